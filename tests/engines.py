@@ -1,0 +1,78 @@
+"""Fresh databases of both engines, each a copy of a template made once a session.
+
+Templates are made from the living `sql/` tree, so that a test sees the SQL that was just edited;
+that the frozen revisions give the same is `test_migration`'s matter. `store` fixtures build on the
+`engine` fixture of conftest.py.
+"""
+
+import itertools
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pytest_postgresql.janitor import DatabaseJanitor
+
+from qinglong_sql import migrate
+from scripts import freeze
+from tests.server import SQL_ROOT, Server, dsn, install
+
+TEMPLATE = "ql_template"
+_number = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One fresh database with the schema in it."""
+
+    kind: Literal["sqlite", "postgres"]
+    dsn: str
+    server: Server | None  # None on sqlite
+
+
+def sqlite_template(folder: Path, sql_root: Path = SQL_ROOT) -> Path:
+    """Install the living SQL into a file, to be copied by `fresh_sqlite`."""
+    path = folder / "template.db"
+    migrate.install_sqlite(path, freeze.frozen_text("sqlite", sql_root=sql_root))
+    return path
+
+
+def fresh_sqlite(folder: Path, template: Path) -> str:
+    """`sqlite:///…` of a new copy of the template in `folder`."""
+    path = folder / "qinglong.db"
+    shutil.copyfile(template, path)
+    return f"sqlite:///{path}"
+
+
+def postgres_template(server: Server, sql_root: Path = SQL_ROOT) -> None:
+    """Install the living SQL into the template database of a server."""
+    janitor(server, TEMPLATE, template=None).init()
+    install(dsn(server, TEMPLATE), folder=server.binaries.folder, sql_root=sql_root)
+
+
+def fresh_postgres(server: Server, template: str | None = TEMPLATE) -> str:
+    """URL, as superuser, of a new database; with template None it is empty. Drop it afterwards."""
+    name = f"ql_{os.getpid()}_{next(_number)}"
+    janitor(server, name, template=template).init()
+    return dsn(server, name)
+
+
+def drop_postgres(server: Server, url: str) -> None:
+    """Drop a database of `fresh_postgres`, whoever is still connected to it."""
+    found = re.search(r"/([a-z0-9_]+)$", url)
+    assert found, url
+    janitor(server, found[1], template=None).drop()
+
+
+def janitor(server: Server, name: str, *, template: str | None) -> DatabaseJanitor:
+    """pytest-postgresql's janitor for a database of our own server."""
+    return DatabaseJanitor(
+        user="postgres",
+        host="127.0.0.1",
+        port=server.port,
+        dbname=name,
+        template_dbname=template,
+        password=server.password,
+    )
