@@ -1,0 +1,16 @@
+"""0001 core: everything up to the first release. It is frozen anew until then."""
+
+from alembic import op
+
+from qinglong_sql.migrate import drop_everything, run_frozen
+
+revision = "0001"
+down_revision = None
+
+
+def upgrade() -> None:
+    run_frozen(op, __file__)
+
+
+def downgrade() -> None:
+    drop_everything(op)
