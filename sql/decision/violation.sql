@@ -1,0 +1,280 @@
+-- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
+
+-- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
+create view agenda_missing as
+select
+  m.run_id,
+  m.stage,
+  m.due_at_ms
+from (
+  select distinct
+    f.run_id,
+    'frontier' as stage,
+    cast(0 as bigint) as due_at_ms
+  from frontier_effect as f
+  union all
+  select distinct
+    t.run_id,
+    'task_admission' as stage,
+    cast(0 as bigint) as due_at_ms
+  from task_admission_effect as t
+  union all
+  select distinct
+    c.run_id,
+    'cancellation' as stage,
+    cast(0 as bigint) as due_at_ms
+  from cancellation_effect as c
+  union all
+  select
+    r.run_id,
+    'deadline' as stage,
+    r.deadline_at_ms as due_at_ms
+  from run as r
+  where r.status = 'running' and r.cancel_requested_at_ms is null and r.deadline_at_ms is not null
+  union all
+  select
+    e.run_id,
+    'retry' as stage,
+    min(e.due_at_ms) as due_at_ms
+  from retry_effect as e
+  group by e.run_id
+  union all
+  select
+    d.run_id,
+    'expiry' as stage,
+    min(d.due_at_ms) as due_at_ms
+  from recovery_due as d
+  group by d.run_id
+) as m
+where not exists (
+  select 1
+  from agenda as a
+  where a.run_id = m.run_id
+    and a.stage = m.stage
+    and (a.due_at_ms <= m.due_at_ms or m.due_at_ms = 0 or exists (
+      select 1 from run_fault as f where f.run_id = m.run_id and f.stage = m.stage
+    ))
+);
+
+create view violation as
+select
+  a.run_id,
+  'due_work_is_on_the_agenda' as rule,
+  a.stage as entity_id
+from agenda_missing as a
+union all
+select
+  r.run_id,
+  'run_version_is_its_event_count' as rule,
+  r.run_id as entity_id
+from run as r
+where r.version <> (select count(*) from run_event as e where e.run_id = r.run_id)
+  or r.version <> (select coalesce(max(e.sequence), 0) from run_event as e where e.run_id = r.run_id)
+union all
+select
+  e.run_id,
+  'event_times_never_step_back' as rule,
+  cast(e.sequence as text) as entity_id
+from run_event as e
+join run_event as b on b.run_id = e.run_id and b.sequence = e.sequence - 1
+where b.created_at_ms > e.created_at_ms
+union all
+select
+  e.run_id,
+  'events_follow_the_state_machine' as rule,
+  cast(e.sequence as text) as entity_id
+from run_event as e
+where e.from_status is not null
+  and not exists (
+    select 1
+    from state_transition as t
+    where t.entity = e.entity and t.from_status = e.from_status and t.to_status = e.to_status
+  )
+union all
+select
+  s.run_id,
+  'step_is_what_its_events_say' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.version <> (
+    select count(*)
+    from run_event as e
+    where e.run_id = s.run_id and e.entity = 'step' and e.entity_id = s.step_key
+  )
+  or s.status is distinct from (
+    select e.to_status
+    from run_event as e
+    where e.run_id = s.run_id and e.entity = 'step' and e.entity_id = s.step_key
+    order by e.sequence desc
+    limit 1
+  )
+union all
+select
+  a.run_id,
+  'attempt_is_what_its_events_say' as rule,
+  a.attempt_id as entity_id
+from task_attempt as a
+where a.version <> (
+    select count(*)
+    from run_event as e
+    where e.run_id = a.run_id and e.entity = 'attempt' and e.entity_id = a.attempt_id
+  )
+  or a.status is distinct from (
+    select e.to_status
+    from run_event as e
+    where e.run_id = a.run_id and e.entity = 'attempt' and e.entity_id = a.attempt_id
+    order by e.sequence desc
+    limit 1
+  )
+union all
+select
+  r.run_id,
+  'attempts_are_counted' as rule,
+  r.run_id as entity_id
+from run as r
+where r.attempt_count <> (select count(*) from task_attempt as a where a.run_id = r.run_id)
+  or r.attempt_count
+    <> (select coalesce(max(a.number), 0) from task_attempt as a where a.run_id = r.run_id)
+union all
+select
+  r.run_id,
+  'a_run_has_all_its_steps' as rule,
+  r.run_id as entity_id
+from run as r
+where r.step_count <> (select count(*) from step_run as s where s.run_id = r.run_id)
+  or r.version = 0
+union all
+select
+  s.run_id,
+  'a_terminal_run_has_only_terminal_steps' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.finished_at_ms is null
+  and (select r.status from run as r where r.run_id = s.run_id) <> 'running'
+union all
+select
+  a.run_id,
+  'a_terminal_run_has_no_live_attempt' as rule,
+  a.attempt_id as entity_id
+from task_attempt as a
+where a.status in ('claimed', 'starting', 'running')
+  and (select r.status from run as r where r.run_id = a.run_id) <> 'running'
+union all
+select
+  a.run_id,
+  'a_terminal_run_has_no_agenda' as rule,
+  a.stage as entity_id
+from agenda as a
+where (select r.status from run as r where r.run_id = a.run_id) is distinct from 'running'
+union all
+select
+  s.run_id,
+  'a_running_step_has_one_live_attempt' as rule,
+  s.step_key as entity_id
+from step_run as s
+where (s.status = 'running') <> (
+    (
+      select count(*)
+      from task_attempt as a
+      where a.run_id = s.run_id
+        and a.step_key = s.step_key
+        and a.status = 'running'
+        and a.epoch + 1 = s.version
+    ) = 1
+  )
+union all
+select
+  a.run_id,
+  'a_live_attempt_sits_on_its_epoch' as rule,
+  a.attempt_id as entity_id
+from task_attempt as a
+where (
+    a.status in ('claimed', 'starting')
+    and not exists (
+      select 1
+      from step_run as s
+      where s.run_id = a.run_id
+        and s.step_key = a.step_key
+        and s.status = 'ready'
+        and s.version = a.epoch
+    )
+  )
+  or (
+    a.status = 'running'
+    and not exists (
+      select 1
+      from step_run as s
+      where s.run_id = a.run_id
+        and s.step_key = a.step_key
+        and s.status = 'running'
+        and s.version = a.epoch + 1
+    )
+  )
+union all
+select
+  a.run_id,
+  'work_past_the_barrier_has_a_lease' as rule,
+  a.attempt_id as entity_id
+from task_attempt as a
+where a.status in ('starting', 'running')
+  and (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id)
+    is distinct from 'leased'
+union all
+select
+  l.run_id,
+  'a_held_lease_belongs_to_a_live_attempt' as rule,
+  l.attempt_id as entity_id
+from attempt_lease as l
+where l.status = 'leased'
+  and (select a.finished_at_ms from task_attempt as a where a.attempt_id = l.attempt_id) is not null
+union all
+select
+  l.run_id,
+  'a_lease_belongs_to_an_attempt_of_its_run' as rule,
+  l.attempt_id as entity_id
+from attempt_lease as l
+where (select a.run_id from task_attempt as a where a.attempt_id = l.attempt_id)
+  is distinct from l.run_id
+union all
+select
+  o.run_id,
+  'only_a_succeeded_step_has_output' as rule,
+  o.step_key as entity_id
+from step_output as o
+where (
+    select s.status from step_run as s where s.run_id = o.run_id and s.step_key = o.step_key
+  ) is distinct from 'succeeded'
+union all
+select
+  i.run_id,
+  'an_intent_is_on_its_run' as rule,
+  i.run_id as entity_id
+from cancel_intent as i
+where (select r.cancel_reason from run as r where r.run_id = i.run_id) is distinct from i.reason
+union all
+select
+  r.run_id,
+  'a_run_has_its_intent' as rule,
+  r.run_id as entity_id
+from run as r
+where r.cancel_reason is not null
+  and not exists (select 1 from cancel_intent as i where i.run_id = r.run_id)
+union all
+select
+  o.run_id,
+  'every_row_belongs_to_a_run' as rule,
+  o.entity_id
+from (
+  select e.run_id, cast(e.sequence as text) as entity_id from run_event as e
+  union all
+  select a.run_id, a.attempt_id as entity_id from task_attempt as a
+  union all
+  select p.run_id, p.attempt_id as entity_id from attempt_report as p
+  union all
+  select f.run_id, f.attempt_id as entity_id from attempt_offer as f
+  union all
+  select n.run_id, n.attempt_id as entity_id from attestation as n
+  union all
+  select i.run_id, i.run_id as entity_id from cancel_intent as i
+) as o
+where not exists (select 1 from run as r where r.run_id = o.run_id);
