@@ -1,4 +1,4 @@
--- ADMISSION — what follows when a run has been inserted: the first event, and a step for each node.
+-- ADMISSION — what follows an inserted run: the first event, and a step for each node.
 -- Roots are ready, all others pending (DOMAIN §3.2). A task run has one step, `main` (DESIGN §5).
 
 create view admission_effect as

@@ -1,6 +1,6 @@
 -- FRONTIER — which pending steps open, which can never run, and when a run ends (DOMAIN §3.3).
--- All needs must succeed. A step with any ancestor that ended otherwise is skipped, in the same pass,
--- because every ancestor is stored: a join, no walk. A run with an intent is left to cancellation.
+-- All needs must succeed. A step with any ancestor that ended otherwise is skipped in the same
+-- pass, because every ancestor is stored: a join, no walk. Cancellation has the runs with an intent.
 
 create view frontier_ready as
 select
@@ -22,17 +22,25 @@ where s.status = 'pending'
       )
   );
 
+-- The steps that ended otherwise are read first and once (distinct keeps them apart from the join):
+-- a run without any costs one look at its steps.
 create view frontier_skip as
 select distinct
-  s.run_id,
+  b.run_id,
   s.step_key,
   s.version
-from step_run as b
+from (
+  select distinct
+    n.run_id,
+    n.step_key
+  from step_run as n
+  where n.status in ('failed', 'skipped', 'cancelled', 'timed_out')
+) as b
 join workflow_ancestor as w
   on w.workflow_id = (select r.target_id from run as r where r.run_id = b.run_id)
   and w.ancestor_key = b.step_key
 join step_run as s on s.run_id = b.run_id and s.step_key = w.step_key
-where b.status in ('failed', 'skipped', 'cancelled', 'timed_out') and s.status = 'pending';
+where s.status = 'pending';
 
 create view frontier_effect as
 select
@@ -88,7 +96,14 @@ from (
       r.version,
       (
         select
-          case min(case t.status when 'failed' then 1 when 'timed_out' then 2 when 'cancelled' then 3 else 4 end)
+          case min(
+              case t.status
+                when 'failed' then 1
+                when 'timed_out' then 2
+                when 'cancelled' then 3
+                else 4
+              end
+            )
             when 1 then 'failed'
             when 2 then 'timed_out'
             when 3 then 'cancelled'

@@ -1,5 +1,5 @@
 -- RECOVERY — what may be done about an attempt whose worker is silent (DESIGN §9).
--- A lease that expires proves nothing by itself. `recovery_due` says which evidence the clock gives,
+-- A lease that expires proves nothing by itself. `recovery_due` says which evidence the clock gives
 -- and when; the step writes it as an attestation, and `recovery_effect` decides from attestations.
 
 create view recovery_due as
@@ -67,7 +67,9 @@ from (
     n.follow,
     n.attested_at_ms,
     case
-      when v.status <> 'claimed' and v.cancel_reason is null and v.deadline_at_ms <= n.attested_at_ms
+      when v.status <> 'claimed'
+        and v.cancel_reason is null
+        and v.deadline_at_ms <= n.attested_at_ms
         then 'timed_out'
       else 'lost'
     end as attempt_end,
@@ -81,7 +83,7 @@ from (
   join attestation as n on n.run_id = v.run_id and n.attempt_id = v.attempt_id
 ) as x;
 
--- Past the barrier, without an intent: retry_wait, timed_out, or failed (from running by way of lost).
+-- Past the barrier, without an intent: retry_wait, timed_out, or failed (running by way of lost).
 -- With an intent on_lost is not asked: a running step becomes lost, and convergence ends it.
 create view recovery_effect as
 select

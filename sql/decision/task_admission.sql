@@ -1,4 +1,4 @@
--- TASK ADMISSION — one attempt for each ready step and epoch (DOMAIN §3.4). The step stays ready.
+-- TASK ADMISSION — one attempt for each ready step and epoch; the step stays ready (DOMAIN §3.4).
 -- The attempt's number comes from the run's counter; past 8192 the step fails instead.
 
 create view task_admission_effect as

@@ -69,7 +69,8 @@ select
   r.run_id as entity_id
 from run as r
 where r.version <> (select count(*) from run_event as e where e.run_id = r.run_id)
-  or r.version <> (select coalesce(max(e.sequence), 0) from run_event as e where e.run_id = r.run_id)
+  or r.version
+    <> (select coalesce(max(e.sequence), 0) from run_event as e where e.run_id = r.run_id)
 union all
 select
   e.run_id,
@@ -221,20 +222,25 @@ where a.status in ('starting', 'running')
     is distinct from 'leased'
 union all
 select
-  l.run_id,
+  a.run_id,
   'a_held_lease_belongs_to_a_live_attempt' as rule,
-  l.attempt_id as entity_id
-from attempt_lease as l
-where l.status = 'leased'
-  and (select a.finished_at_ms from task_attempt as a where a.attempt_id = l.attempt_id) is not null
+  a.attempt_id as entity_id
+from task_attempt as a
+where a.finished_at_ms is not null
+  and (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id) = 'leased'
 union all
 select
-  l.run_id,
+  e.run_id,
   'a_lease_belongs_to_an_attempt_of_its_run' as rule,
-  l.attempt_id as entity_id
-from attempt_lease as l
-where (select a.run_id from task_attempt as a where a.attempt_id = l.attempt_id)
-  is distinct from l.run_id
+  e.entity_id
+from run_event as e
+where e.entity = 'lease'
+  and (
+    (select a.run_id from task_attempt as a where a.attempt_id = e.entity_id)
+      is distinct from e.run_id
+    or (select l.run_id from attempt_lease as l where l.attempt_id = e.entity_id)
+      is distinct from e.run_id
+  )
 union all
 select
   o.run_id,
