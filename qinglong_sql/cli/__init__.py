@@ -1,0 +1,53 @@
+"""The command line. Commands are imported when they are called: a start stays light."""
+
+import importlib
+from typing import Any
+
+import click
+
+import qinglong_sql
+
+COMMANDS = {
+    "check": "package",
+    "run": "run",
+    "publish": "package",
+    "start": "runs",
+    "cancel": "runs",
+    "runs": "runs",
+    "show": "looking",
+    "events": "looking",
+    "explain": "looking",
+    "logs": "looking",
+    "graph": "package",
+    "migrate": "service",
+    "doctor": "service",
+}
+
+
+class Lazy(click.Group):
+    """A group that knows its commands by name and imports only the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        found: Any = importlib.import_module(f"qinglong_sql.cli.{module}")
+        command: click.Command = getattr(found, f"{cmd_name}_command", None) or getattr(
+            found, cmd_name
+        )
+        return command
+
+
+@click.command(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(qinglong_sql.__version__, prog_name="qinglong-sql")
+def main() -> None:
+    """Run workflows from a YAML file, on SQLite or PostgreSQL.
+
+    Start with `qinglong-sql check FILE`, then `qinglong-sql run FILE`.
+
+    Exit codes: 0 succeeded, 1 failed, 2 bad file or usage, 3 cancelled, 4 timed out, 5 refused or
+    unknown, 6 not ready, 130 killed by a second interrupt.
+    """

@@ -1,0 +1,206 @@
+"""Commands that look at a run: show, events, explain, logs."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qinglong_sql.cli.exits import Refused, reported
+from qinglong_sql.cli.options import opened, resolve_run, state_folder, with_dsn, with_json
+from qinglong_sql.cli.words import (
+    Row,
+    clock,
+    coloured,
+    print_json,
+    print_rows,
+    span,
+    table,
+)
+from qinglong_sql.store import Store
+
+with_utc = click.option("--utc", is_flag=True, help="Times in UTC.")
+
+
+@click.command()
+@click.argument("run")
+@with_utc
+@with_dsn
+@with_json
+@reported
+def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
+    """Show a RUN: its state, its steps, what went wrong."""
+    with opened(dsn) as store:
+        row = resolve_run(store, run)
+        steps = store.read("step_state", order="step_key", run_id=row["run_id"])
+        attempts = store.read("attempt_state", order="number", run_id=row["run_id"])
+    if as_json:
+        print_json({**row, "steps": steps, "attempts": attempts})
+        return
+    click.echo(f"run      {row['run_id']}")
+    click.echo(
+        f"target   {row['package_key']} / {row['target_key']}, generation {row['generation']}"
+    )
+    click.echo(f"status   {coloured(row['status'])}{reason(row)}")
+    click.echo(f"started  {clock(row['admitted_at_ms'], utc=utc)}")
+    if row["finished_at_ms"] is not None:
+        took = span(row["admitted_at_ms"], row["finished_at_ms"])
+        click.echo(f"ended    {clock(row['finished_at_ms'], utc=utc)}, after {took}")
+    click.echo("")
+    click.echo(step_table(steps, attempts))
+
+
+def reason(row: Row) -> str:
+    """Why a run is as it is, in brackets; nothing for a plain one."""
+    said = [row["result_code"]] if row["result_code"] else []
+    if row["cancel_reason"]:
+        said.append(f"cancel requested: {row['cancel_reason']}")
+    return f" ({'; '.join(said)})" if said else ""
+
+
+def step_table(steps: list[Row], attempts: list[Row]) -> str:
+    """One line a step: state, attempts, duration and the reason of its last attempt."""
+    last = {attempt["step_key"]: attempt for attempt in attempts}
+    lines = []
+    for step in sorted(steps, key=lambda s: (s["started_at_ms"] or sys.maxsize, s["step_key"])):
+        attempt = last.get(step["step_key"])
+        lines.append(
+            [
+                step["step_key"],
+                step["status"],
+                str(step["attempt_count"]),
+                span(step["started_at_ms"], step["finished_at_ms"]),
+                why(step, attempt),
+            ]
+        )
+    return table(["STEP", "STATUS", "ATTEMPTS", "TOOK", "WHY"], lines)
+
+
+def why(step: Row, attempt: Row | None) -> str:
+    """Result code, exit code and the worker's words."""
+    if step["result_code"] is None:
+        return ""
+    words = str(step["result_code"])
+    if attempt is not None and step["status"] in ("failed", "retry_wait"):
+        if attempt["exit_code"] is not None:
+            words += f", exit {attempt['exit_code']}"
+        if attempt["error"]:
+            words += f": {attempt['error'].splitlines()[0][:120]}"
+    return words
+
+
+@click.command()
+@click.argument("run")
+@with_utc
+@with_dsn
+@with_json
+@reported
+def events(run: str, utc: bool, dsn: str, as_json: bool) -> None:
+    """Print the history of a RUN, one line an event."""
+    with opened(dsn) as store:
+        row = resolve_run(store, run)
+        rows = store.read("event_log", order="sequence", run_id=row["run_id"])
+    if as_json:
+        print_json(rows)
+        return
+    for event in rows:
+        event["at"] = clock(event["created_at_ms"], utc=utc)
+        event["what"] = "" if event["entity"] == "run" else event["entity_id"]
+    print_rows(
+        rows,
+        [
+            ("#", "sequence"),
+            ("AT", "at"),
+            ("EVENT", "type"),
+            ("OF", "what"),
+            ("WHY", "result_code"),
+        ],
+        "no events",
+    )
+
+
+@click.command()
+@click.argument("run")
+@with_utc
+@with_dsn
+@with_json
+@reported
+def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
+    """Say what a RUN waits for, and what would resolve it."""
+    with opened(dsn) as store:
+        row = resolve_run(store, run)
+        rows = waits(store, row["run_id"])
+    if as_json:
+        print_json(rows)
+        return
+    for wait in rows:
+        wait["since"] = clock(wait["since_ms"], utc=utc)
+        wait["due"] = clock(wait["due_at_ms"], utc=utc)
+    print_rows(
+        rows,
+        [
+            ("STEP", "step_key"),
+            ("STATUS", "status"),
+            ("WAITS FOR", "waits_for"),
+            ("ON", "waits_on"),
+            ("SINCE", "since"),
+            ("DUE", "due"),
+            ("RESOLVED BY", "resolved_by"),
+        ],
+        f"nothing: the run has ended, {row['status']}"
+        if row["status"] != "running"
+        else "nothing: the next cycle moves it",
+    )
+
+
+def waits(store: Store, run_id: str) -> list[Row]:
+    """The rows of `explain`, with what a silent worker means once its lease is over.
+
+    The view has no clock (DESIGN §4), so `after_due` is applied here.
+    """
+    now = int(time.time() * 1000)
+    rows = store.read("explain", order="step_key, attempt_id, waits_for, waits_on", run_id=run_id)
+    for row in rows:
+        after = row.pop("after_due")
+        if after is not None and row["due_at_ms"] is not None and row["due_at_ms"] < now:
+            row["waits_for"] = after
+    return rows
+
+
+@click.command()
+@click.argument("run")
+@click.argument("step", required=False)
+@click.option("--attempt", type=int, help="The attempt's number; the last one when left out.")
+@with_dsn
+@reported
+def logs(run: str, step: str | None, attempt: int | None, dsn: str) -> None:
+    """Print what a STEP of a RUN wrote to its standard output and error."""
+    with opened(dsn) as store:
+        row = resolve_run(store, run)
+        attempts = store.read("attempt_state", order="number", run_id=row["run_id"])
+    keys = sorted({a["step_key"] for a in attempts})
+    if step is None and len(keys) == 1:
+        step = keys[0]
+    mine = [a for a in attempts if a["step_key"] == step]
+    if not mine:
+        raise Refused(f"say which step, of: {', '.join(keys) or 'none has started yet'}")
+    chosen = [a for a in mine if attempt is None or a["number"] == attempt]
+    if not chosen:
+        numbers = ", ".join(str(a["number"]) for a in mine)
+        raise Refused(f"step {step!r} has no attempt {attempt}; it has: {numbers}")
+    path = find_log(state_folder(dsn), chosen[-1])
+    if path is None:
+        raise Refused(f"no log of {chosen[-1]['attempt_id']} ({chosen[-1]['status']}) on this host")
+    with path.open("rb") as log:
+        while block := log.read(1 << 16):
+            sys.stdout.buffer.write(block)
+    sys.stdout.buffer.flush()
+
+
+def find_log(state: Path, attempt: dict[str, Any]) -> Path | None:
+    """The log of an ended attempt, or of one that still runs."""
+    name = f"{attempt['step_key']}.{attempt['number']}.log"
+    ended = [state / "log" / attempt["run_id"] / name]
+    live = state.glob(f"worker/*/exec/{attempt['offer_id']}/log")
+    return next((path for path in [*ended, *live] if path.is_file()), None)

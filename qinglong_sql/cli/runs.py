@@ -1,0 +1,201 @@
+"""Commands that move runs, and their list: start, cancel, runs."""
+
+import getpass
+import uuid
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qinglong_sql.canonical import canonical, read_json
+from qinglong_sql.cli.exits import Refused, reported
+from qinglong_sql.cli.options import opened, resolve_run, with_dsn, with_json
+from qinglong_sql.cli.words import clock, print_json, span, table
+from qinglong_sql.limits import INPUT_BYTES
+from qinglong_sql.store import Store
+
+with_input = click.option(
+    "--input", "pairs", multiple=True, metavar="K=V", help="One value of the run's input."
+)
+with_input_file = click.option(
+    "--input-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A JSON object with the run's input; --input goes on top.",
+)
+
+
+def run_input(pairs: tuple[str, ...], file: Path | None) -> str:
+    """Canonical JSON text of a run's input. Raises Refused with the reason."""
+    value: Any = {}
+    if file is not None:
+        try:
+            value = read_json(file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise Refused(f"{file}: {error}") from error
+        if not isinstance(value, dict):
+            raise Refused(f"{file}: the input must be a JSON object")
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign or not key:
+            raise Refused(f"--input {pair!r}: write key=value")
+        value[key] = text
+    try:
+        text = canonical(value)
+    except ValueError as error:
+        raise Refused(f"the input cannot be stored: {error}") from error
+    if len(text.encode()) > INPUT_BYTES:
+        raise Refused(f"the input is larger than {INPUT_BYTES} bytes; give a path instead")
+    return text
+
+
+def start_run(
+    store: Store, package: str, kind: str, target: str, key: str | None, text: str
+) -> dict[str, Any]:
+    """Admit a run; the same key and input again is the same run. Raises Refused on a conflict."""
+    row = store.call(
+        "start_run",
+        p_package_key=package,
+        p_kind=kind,
+        p_target_key=target,
+        p_run_key=key or str(uuid.uuid4()),
+        p_input=text,
+    )[0]
+    if row["outcome"] == "conflict":
+        raise Refused(f"key {key!r} was used before with another input: run {row['run_id']}")
+    return row
+
+
+@click.command()
+@click.argument("package")
+@click.argument("target", metavar="WORKFLOW|TASK", required=False)
+@with_input
+@with_input_file
+@click.option("--key", help="The run's own key: the same key and input again is the same run.")
+@with_dsn
+@with_json
+@reported
+def start(
+    package: str,
+    target: str | None,
+    pairs: tuple[str, ...],
+    input_file: Path | None,
+    key: str | None,
+    dsn: str,
+    as_json: bool,
+) -> None:
+    """Start a run of a published PACKAGE; a scheduler and a worker drive it."""
+    text = run_input(pairs, input_file)
+    with opened(dsn) as store:
+        kind, name = published_target(store, package, target)
+        row = start_run(store, package, kind, name, key, text)
+    if as_json:
+        print_json(row)
+    else:
+        click.echo(f"{row['run_id']} {row['outcome']}")
+
+
+def published_target(store: Store, package: str, name: str | None) -> tuple[str, str]:
+    """(kind, key) of what to start in the active generation. Raises Refused with the choices."""
+    active = store.read("package_state", package_key=package, state="active")
+    if not active:
+        raise Refused(f"no active package {package!r}; `qinglong-sql publish FILE` makes one")
+    rows = store.read(
+        "target_state",
+        order="kind desc, target_key",
+        package_key=package,
+        generation=active[0]["generation"],
+    )
+    found = [row for row in rows if "/" not in row["target_key"]]
+    if name is None:
+        workflows = [row for row in found if row["kind"] == "workflow"]
+        found = workflows or found
+        if len(found) == 1:
+            return found[0]["kind"], found[0]["target_key"]
+    for row in found:
+        if row["target_key"] == name:
+            return row["kind"], name
+    choices = ", ".join(row["target_key"] for row in found)
+    raise Refused(f"say which one to start, of: {choices}")
+
+
+@click.command()
+@click.argument("run")
+@with_dsn
+@with_json
+@reported
+def cancel(run: str, dsn: str, as_json: bool) -> None:
+    """Request that a RUN is cancelled: nothing new starts, what runs is stopped and waited for."""
+    with opened(dsn) as store:
+        row = request_cancel(store, resolve_run(store, run)["run_id"])
+        waits = store.read("explain", run_id=row["run_id"])
+    if as_json:
+        print_json({**row, "waits": waits})
+        return
+    words = {
+        "accepted": "cancellation requested",
+        "already_requested": f"cancellation was already requested ({row['cancel_reason']})",
+        "already_terminal": f"has ended: {row['status']}",
+    }
+    click.echo(f"{row['run_id']} {words[row['outcome']]}")
+    held = sorted({row["step_key"] for row in waits if row["waits_for"] in ("report", "lease")})
+    if row["outcome"] != "already_terminal" and held:
+        click.echo(f"still running, being stopped: {', '.join(held)}")
+
+
+def request_cancel(store: Store, run_id: str, actor: str = "") -> dict[str, Any]:
+    """Write the intent; the first one wins (DESIGN §5)."""
+    return store.call(
+        "request_cancel", p_run_id=run_id, p_reason="user", p_actor=actor or user_name()
+    )[0]
+
+
+def user_name() -> str:
+    """Who asks, for the history; a machine without a user name is `unknown`."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
+
+
+@click.command()
+@click.option("--limit", default=20, show_default=True, help="How many, newest first.")
+@click.option("--status", help="Only runs with this status.")
+@click.option("--package", help="Only runs of this package.")
+@click.option("--utc", is_flag=True, help="Times in UTC.")
+@with_dsn
+@with_json
+@reported
+def runs(
+    limit: int, status: str | None, package: str | None, utc: bool, dsn: str, as_json: bool
+) -> None:
+    """List runs, newest first."""
+    chosen = {"status": status, "package_key": package}
+    with opened(dsn) as store:
+        rows = store.read(
+            "run_state",
+            order="admitted_at_ms desc, run_id desc",
+            limit=limit,
+            **{name: value for name, value in chosen.items() if value is not None},
+        )
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        click.echo("no runs")
+        return
+    click.echo(
+        table(
+            ["RUN", "PACKAGE", "TARGET", "STATUS", "STARTED", "TOOK"],
+            [
+                [
+                    row["run_id"],
+                    row["package_key"],
+                    row["target_key"],
+                    row["status"],
+                    clock(row["admitted_at_ms"], utc=utc),
+                    span(row["admitted_at_ms"], row["finished_at_ms"]),
+                ]
+                for row in rows
+            ],
+        )
+    )

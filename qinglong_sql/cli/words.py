@@ -1,0 +1,84 @@
+"""How times, durations and states look, and how rows are printed."""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from qinglong_sql.duration import write_duration
+
+COLOURS = {
+    "succeeded": "green",
+    "failed": "red",
+    "timed_out": "red",
+    "lost": "red",
+    "cancelled": "yellow",
+    "skipped": "yellow",
+    "retry_wait": "yellow",
+    "running": "cyan",
+    "ready": "blue",
+}
+Row = dict[str, Any]
+
+
+def print_json(value: object) -> None:
+    """One JSON document on one line."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def clock(at_ms: int | None, *, utc: bool = False) -> str:
+    """Epoch milliseconds as a local time with its offset; `-` for none."""
+    if at_ms is None:
+        return "-"
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return (at if utc else at.astimezone()).strftime("%Y-%m-%d %H:%M:%S%z")
+
+
+def span(start_ms: int | None, end_ms: int | None) -> str:
+    """The time between two instants in the package file's own notation; `-` when unknown."""
+    if start_ms is None or end_ms is None:
+        return "-"
+    ms = max(0, end_ms - start_ms)
+    if ms < 10_000:
+        return f"{ms / 1000:.1f}s"
+    return write_duration(ms // 1000 * 1000)
+
+
+def coloured(status: str) -> str:
+    return click.style(status, fg=COLOURS.get(status))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns of plain text, as wide as they need to be; a state's colour only on terminals."""
+    from rich.cells import cell_len
+
+    lines = [list(head), *(["" if cell is None else str(cell) for cell in row] for row in rows)]
+    wide = [max(cell_len(line[i]) for line in lines) for i in range(len(head))]
+
+    def padded(line: Sequence[str], first: bool) -> str:
+        cells = []
+        for i, cell in enumerate(line):
+            shown = cell if first or cell not in COLOURS else coloured(cell)
+            cells.append(shown + " " * (wide[i] - cell_len(cell)))
+        return "  ".join(cells).rstrip()
+
+    return "\n".join(padded(line, n == 0) for n, line in enumerate(lines))
+
+
+def print_rows(rows: list[Row], columns: Sequence[tuple[str, str]], empty: str) -> None:
+    """Rows as a table under the given (title, column) pairs; `empty` says what none means."""
+    if not rows:
+        click.echo(empty)
+        return
+    click.echo(
+        table(
+            [title for title, _ in columns],
+            [[cell(row[name]) for _, name in columns] for row in rows],
+        )
+    )
+
+
+def cell(value: object) -> str:
+    return "-" if value is None or value == "" else str(value)
