@@ -81,11 +81,12 @@ def text_graph(
             sign = LOOKS.get(word, OTHER_LOOK)[1 if ascii else 0] + " "
         others = [need for need in dict.fromkeys(needs.get(step, ())) if need != parent]
         rows.append((f"{lead}{sign}{step}", word, _fan_in(others, strokes)))
-    width = max((len(left) for left, _, _ in rows if len(left) <= LABEL_CHARS), default=0)
-    states_width = max((len(word) for _, word, _ in rows), default=0)
+    columns = [[row[n] for row in rows] for n in range(3)]
+    kept = [column for column in columns if any(column)]
+    widths = [max((len(t) for t in column if len(t) <= LABEL_CHARS), default=0) for column in kept]
     return "".join(
-        f"{left:<{width}}  {word:<{states_width}}  {note}".rstrip() + "\n"
-        for left, word, note in rows
+        "  ".join(f"{t:<{w}}" for t, w in zip(row, widths, strict=True)).rstrip() + "\n"
+        for row in zip(*kept, strict=True)
     )
 
 
