@@ -20,6 +20,7 @@ TASK_FIELDS = ("name", *EXECUTION_FIELDS)
 RETRY_FIELDS = ("attempts", "backoff", "max_backoff", "on")
 RETRY_ON = ("failed", "timed_out")
 ON_LOST = ("retry", "fail", "hold")
+LOST_ATTEMPTS = 3
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED_ENV = "QL_"
 NO_ENV: Model = {}
@@ -55,7 +56,7 @@ def execution(found: value.Fields, where: str, faults: Faults) -> Model:
         "name": None,
         "on_lost": on_lost,
         "queue": value.take(found, "queue", where, "default", lambda n, w: _queue(n, w, faults)),
-        "retry": _retry(found, where, faults),
+        "retry": _retry(found, where, on_lost, faults),
         "run": value.take(found, "run", where, NO_RUN, lambda n, w: _run(n, w, faults)),
         "timeout_ms": value.take(
             found, "timeout", where, None, lambda n, w: value.duration(n, w, TIMEOUT_MAX_MS, faults)
@@ -95,8 +96,16 @@ def _env(node: Node, where: str, faults: Faults) -> Model:
     return env
 
 
-def _retry(task: value.Fields, task_where: str, faults: Faults) -> Model:
+def _retry(task: value.Fields, task_where: str, on_lost: str, faults: Faults) -> Model:
+    """The retry rule. `on_lost: retry` alone retries lost work, and only that, up to thrice in all.
+
+    A lost attempt counts like any other one past the start barrier (DESIGN §5, §9), so a task that
+    asks for it needs more than one.
+    """
     where = path(task_where, "retry")
+    lost = on_lost == "retry"
+    attempts = LOST_ATTEMPTS if lost else 1
+    on = [] if lost and "retry" not in task else list(RETRY_ON)
     found = value.fields(task["retry"][1], where, RETRY_FIELDS, faults) if "retry" in task else {}
 
     def span(node: Node, inner: str) -> int:
@@ -108,13 +117,22 @@ def _retry(task: value.Fields, task_where: str, faults: Faults) -> Model:
     if most < backoff and len(faults.found) == told:
         message = "max_backoff is shorter than backoff"
         faults.add("bad_value", path(where, "max_backoff"), found["max_backoff"][1], message)
+    attempts = value.take(
+        found,
+        "attempts",
+        where,
+        attempts,
+        lambda n, w: value.integer(n, w, 1, MAX_ATTEMPTS, faults),
+    )
+    if lost and attempts == 1:
+        message = "one attempt leaves none for lost work"
+        hint = "allow at least 2 attempts, or choose on_lost fail or hold"
+        faults.add("bad_value", path(where, "attempts"), found["attempts"][1], message, hint)
     return {
-        "attempts": value.take(
-            found, "attempts", where, 1, lambda n, w: value.integer(n, w, 1, MAX_ATTEMPTS, faults)
-        ),
+        "attempts": attempts,
         "backoff_ms": backoff,
         "max_backoff_ms": most,
-        "on": value.take(found, "on", where, list(RETRY_ON), lambda n, w: _on(n, w, faults)),
+        "on": value.take(found, "on", where, on, lambda n, w: _on(n, w, faults)),
     }
 
 

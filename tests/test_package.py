@@ -280,3 +280,9 @@ def _package_or_faults(raw: bytes) -> None:
         canonical([f.as_json() for f in error.faults])
     else:
         assert read_json(package.manifest) == package.model
+
+
+def test_lost_work_alone_is_retried_when_nothing_else_is_said() -> None:
+    text = b"package: p\ntasks:\n  a: {run: x, idempotent: true, on_lost: retry}\n"
+    retry = parse_package(text, "p.yaml").model["tasks"]["a"]["retry"]
+    assert (retry["attempts"], retry["on"]) == (3, [])

@@ -1,0 +1,186 @@
+"""What `run` shows while it runs: a live table on a terminal, plain lines elsewhere."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import click
+
+from qinglong_sql.cli.words import COLOURS, Row, clock, span
+from qinglong_sql.store import Store
+
+SIGNS = {
+    "succeeded": "✔",
+    "failed": "✘",
+    "timed_out": "⏱",
+    "cancelled": "⊘",
+    "skipped": "–",
+    "running": "▶",
+    "retry_wait": "↻",
+    "lost": "?",
+    "ready": "•",
+    "pending": "·",
+}
+ORDER = ("running", "lost", "retry_wait", "ready", "waiting_approval", "pending")
+
+
+class View(Protocol):
+    """Something that shows a run's steps whenever they changed."""
+
+    def changed(self, run: Row, steps: list[Row], now_ms: int) -> None: ...
+    def tick(self, now_ms: int) -> None: ...
+    def note(self, words: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Silent:
+    """Nothing, for `--json` and `--quiet`."""
+
+    def changed(self, run: Row, steps: list[Row], now_ms: int) -> None: ...
+    def tick(self, now_ms: int) -> None: ...
+    def note(self, words: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Lines:
+    """One line whenever a step's state changes; for pipes, files and logs."""
+
+    def __init__(self, write: Callable[[str], None] = click.echo) -> None:
+        self.write = write
+        self.seen: dict[str, tuple[str, int]] = {}
+
+    def changed(self, run: Row, steps: list[Row], now_ms: int) -> None:
+        for step in steps:
+            state = (step["status"], step["version"])
+            before = self.seen.get(step["step_key"])
+            self.seen[step["step_key"]] = state
+            if before == state or step["status"] in ("pending", "ready"):
+                continue
+            self.write(f"{clock(now_ms)[11:19]}  {step['step_key']}  {said(step, now_ms)}")
+
+    def tick(self, now_ms: int) -> None: ...
+
+    def note(self, words: str) -> None:
+        self.write(words)
+
+    def close(self) -> None:
+        sys.stdout.flush()
+
+
+class Table:
+    """A table that is drawn again as steps move; it never grows past the terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self.console = Console(highlight=False)
+        self.live = Live(console=self.console, auto_refresh=False, transient=True)
+        self.live.start()
+        self.run: Row = {}
+        self.steps: list[Row] = []
+        self.drawn_ms = 0
+
+    def changed(self, run: Row, steps: list[Row], now_ms: int) -> None:
+        self.run, self.steps = run, steps
+        self.draw(now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        if now_ms - self.drawn_ms >= 200:
+            self.draw(now_ms)
+
+    def draw(self, now_ms: int) -> None:
+        self.drawn_ms = now_ms
+        if self.run:
+            self.live.update(self.table(now_ms), refresh=True)
+
+    def table(self, now_ms: int) -> Any:
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        room = max(3, self.console.height - 4)
+        shown = chosen(self.steps, room)
+        drawn = RichTable(box=None, padding=(0, 2, 0, 0), show_header=False)
+        for step in shown:
+            status = step["status"]
+            drawn.add_row(
+                Text(f"{self.sign(status)} {step['step_key']}", style=COLOURS.get(status, "dim")),
+                Text(said(step, now_ms), style=COLOURS.get(status, "dim")),
+            )
+        left = len(self.steps) - len(shown)
+        ended = sum(step["finished_at_ms"] is not None for step in self.steps)
+        more = f", {left} not shown" if left else ""
+        drawn.add_row(
+            f"{ended} of {len(self.steps)} steps ended{more}",
+            span(self.run["admitted_at_ms"], now_ms),
+        )
+        return drawn
+
+    def sign(self, status: str) -> str:
+        sign = SIGNS.get(status, "·")
+        try:
+            sign.encode(self.console.encoding)
+        except UnicodeEncodeError:
+            return "*"
+        return sign
+
+    def note(self, words: str) -> None:
+        self.console.print(words, markup=False)
+
+    def close(self) -> None:
+        self.live.stop()
+
+
+def chosen(steps: list[Row], room: int) -> list[Row]:
+    """The steps worth showing in `room` lines: what moves first, then the last that ended."""
+
+    def weight(step: Row) -> tuple[int, int, str]:
+        if step["finished_at_ms"] is None:
+            return (ORDER.index(step["status"]), step["started_at_ms"] or 0, step["step_key"])
+        return (len(ORDER), -step["finished_at_ms"], step["step_key"])
+
+    kept = {step["step_key"] for step in sorted(steps, key=weight)[:room]}
+    return [step for step in steps if step["step_key"] in kept]
+
+
+def said(step: Row, now_ms: int) -> str:
+    """The state of a step in words: how long, which attempt, until when."""
+    status = str(step["status"])
+    attempt = f", attempt {step['attempt_count']}" if step["attempt_count"] > 1 else ""
+    if status == "running":
+        return f"running {span(step['started_at_ms'], now_ms)}{attempt}"
+    if status == "retry_wait":
+        return f"{step['result_code']}, again in {span(now_ms, step['due_at_ms'])}"
+    if step["finished_at_ms"] is None:
+        return status
+    code = f" ({step['result_code']})" if step["result_code"] else ""
+    took = span(step["started_at_ms"], step["finished_at_ms"])
+    return f"{status}{code}" + (f" after {took}{attempt}" if took != "-" else "")
+
+
+def view_for(as_json: bool, quiet: bool) -> View:
+    """The view that suits where standard output goes."""
+    if as_json or quiet:
+        return Silent()
+    return Table() if sys.stdout.isatty() else Lines()
+
+
+class Watch:
+    """Reads a run when its version moved, and tells the view."""
+
+    def __init__(self, store: Store, run_id: str, view: View) -> None:
+        self.store = store
+        self.run_id = run_id
+        self.view = view
+        self.run: Row = {}
+
+    def look(self, now_ms: int) -> Row:
+        """The run as it is now; the view is told when something changed."""
+        run = self.store.read("run_state", run_id=self.run_id)[0]
+        if run["version"] != self.run.get("version"):
+            steps = self.store.read("step_state", order="step_key", run_id=self.run_id)
+            self.view.changed(run, steps, now_ms)
+        else:
+            self.view.tick(now_ms)
+        self.run = run
+        return run
