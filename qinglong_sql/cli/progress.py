@@ -7,20 +7,9 @@ from typing import Any, Protocol
 import click
 
 from qinglong_sql.cli.words import COLOURS, Row, clock, span
+from qinglong_sql.graph import LOOKS, OTHER_LOOK
 from qinglong_sql.store import Store
 
-SIGNS = {
-    "succeeded": "✔",
-    "failed": "✘",
-    "timed_out": "⏱",
-    "cancelled": "⊘",
-    "skipped": "–",
-    "running": "▶",
-    "retry_wait": "↻",
-    "lost": "?",
-    "ready": "•",
-    "pending": "·",
-}
 ORDER = ("running", "lost", "retry_wait", "ready", "waiting_approval", "pending")
 
 
@@ -117,11 +106,11 @@ class Table:
         return drawn
 
     def sign(self, status: str) -> str:
-        sign = SIGNS.get(status, "·")
+        sign, plain, _ = LOOKS.get(status, OTHER_LOOK)
         try:
             sign.encode(self.console.encoding)
         except UnicodeEncodeError:
-            return "*"
+            return plain
         return sign
 
     def note(self, words: str) -> None:
