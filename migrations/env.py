@@ -17,10 +17,21 @@ from qinglong_sql.migrate import SQLITE, VERSION_SCHEMA, open_sqlite, stands_at
 
 attributes = context.config.attributes
 ENGINE: str = attributes["engine"]
-# Everything belongs to ql_authority, whoever runs this; two migrators at once go one by one.
+# Everything is made as ql_migrator, whoever runs this; two migrators at once go one by one.
 PRELUDE = (
+    """do $$
+begin
+  if to_regrole('ql_migrator') is null then
+    raise exception 'role ql_migrator is missing'
+      using errcode = 'QL503', hint = 'a DBA runs sql/postgres/role.sql with psql';
+  elsif not has_database_privilege('ql_migrator', current_database(), 'create') then
+    raise exception 'ql_migrator may not create schemas in this database'
+      using errcode = 'QL503', hint = 'a DBA runs sql/postgres/role.sql in it with psql';
+  end if;
+end;
+$$""",
+    "set local role ql_migrator",
     "select pg_advisory_xact_lock(71070001)",
-    "set local role ql_authority",
     f"create schema if not exists {VERSION_SCHEMA}",
 )
 

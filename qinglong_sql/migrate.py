@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import qinglong_sql
-from qinglong_sql.errors import NotReady
+from qinglong_sql.errors import NotReady, error_of
 from qinglong_sql.limits import SQLITE_BUSY_MS, SQLITE_PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ SCHEMAS = (
     "ql_worker",
     "ql_operator",
     "ql_retention",
-    "ql_reader",
     "ql",
 )
 VERSION_SCHEMA = "ql_migration"  # apart from ql, so that the way back may drop ql
@@ -89,12 +88,22 @@ def offline_sql(engine: Engine, span: str = "base:head") -> str:
 
 
 def run_alembic(dsn: str, action: Literal["upgrade", "downgrade", "stamp"], revision: str) -> None:
-    """Run one of alembic's commands on either engine, with the environment in `migrations/`."""
+    """Run one of alembic's commands on either engine, with the environment in `migrations/`.
+
+    What the SQL refuses with a code of ours is raised as that error, such as NotReady.
+    """
     from alembic import command
+    from sqlalchemy.exc import DBAPIError
 
     config = _config("sqlite" if dsn.startswith(SQLITE) else "postgres")
     config.attributes["dsn"] = dsn
-    getattr(command, action)(config, revision)
+    try:
+        getattr(command, action)(config, revision)
+    except DBAPIError as error:
+        code = getattr(error.orig, "sqlstate", None) or ""
+        if code.startswith("QL"):
+            raise error_of(code, str(error.orig)) from error
+        raise
 
 
 # -- SQLite without alembic

@@ -77,17 +77,18 @@ def main(words: list[str] | None = None) -> int:
             path.write_text(text)
             continue
         before = path.read_text() if path.exists() else ""
-        diff = list(_diff(before, text, path.name))
-        stale += bool(diff)
-        sys.stdout.writelines(diff)
+        lines = diff(before, text, path.name)
+        stale += bool(lines)
+        sys.stdout.writelines(lines)
     if stale:
         print(f"{stale} frozen files are stale: run scripts/freeze.py")
     return 1 if stale else 0
 
 
-def _diff(before: str, after: str, name: str) -> list[str]:
-    lines = (text.splitlines(keepends=True) for text in (before, after))
-    return list(difflib.unified_diff(*lines, fromfile=name, tofile=f"{name} (from sql/)"))
+def diff(before: str, after: str, name: str) -> list[str]:
+    """Lines of a unified diff from what is stored to what is made now; empty when equal."""
+    sides = (text.splitlines(keepends=True) for text in (before, after))
+    return list(difflib.unified_diff(*sides, fromfile=name, tofile=f"{name} (made now)"))
 
 
 if __name__ == "__main__":

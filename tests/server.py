@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,16 @@ def stop(server: Server) -> None:
             server.child.wait(timeout=seconds)
     if server.scratch.exists():
         discard(server.scratch, server.alive)
+
+
+@contextlib.contextmanager
+def running(binaries: Binaries) -> Iterator[Server]:
+    """A server for the length of a `with` block."""
+    server = start(binaries)
+    try:
+        yield server
+    finally:
+        stop(server)
 
 
 def dsn(server: Server, database: str = "postgres", user: str = "postgres") -> str:
@@ -238,18 +248,15 @@ def main(words: list[str]) -> int:
     chosen = next((one for one in find()[0] if one.major == wanted), None)
     if chosen is None:
         raise NoServer(f"no PostgreSQL {wanted} here; set PG_BINDIR")
-    server = start(chosen)
-    where = {
-        "PGHOST": "127.0.0.1",
-        "PGPORT": str(server.port),
-        "PGUSER": "postgres",
-        "PGPASSWORD": server.password,
-    }
-    try:
+    with running(chosen) as server:
+        where = {
+            "PGHOST": "127.0.0.1",
+            "PGPORT": str(server.port),
+            "PGUSER": "postgres",
+            "PGPASSWORD": server.password,
+        }
         env = environment(chosen.folder) | where
         return subprocess.run(words[2:], env=env, check=False).returncode
-    finally:
-        stop(server)
 
 
 if __name__ == "__main__":
