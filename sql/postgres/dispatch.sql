@@ -1,0 +1,356 @@
+-- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
+-- What a holder of a lease may do with it is in dispatch_start.sql.
+
+-- STEP     register_worker — a worker's new session takes over from its older one
+-- LOCKS    apart: worker_session
+-- READS    worker_session
+-- WRITES   worker_session
+-- RETURNS  worker_id, generation, status
+-- RAISES   QL400, QL503
+-- REPLAY   exact: the same session registers once
+create or replace function ql_worker.register_worker (
+  p_worker_id text,
+  p_session_id text,
+  p_queues text,
+  p_slots int,
+  p_self_fencing int,
+  p_grace_ms bigint
+)
+returns table (worker_id text, generation bigint, status text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+declare
+  v_now bigint := ql.now_ms();
+begin
+  perform ql.assert_read_committed();
+  if coalesce(length(p_worker_id), 0) not between 1 and 36
+    or coalesce(length(p_session_id), 0) not between 1 and 36
+    or jsonb_array_length(ql.command_list(p_queues)) = 0
+    or coalesce(p_slots, 0) not between 1 and 1024
+    or coalesce(p_self_fencing, -1) not in (0, 1)
+    or coalesce(p_grace_ms, -1) < 0
+  then
+    raise exception 'a worker has an id, a session, queues, 1 to 1024 slots and a grace'
+      using errcode = 'QL400';
+  end if;
+
+  insert into ql.worker_session as w (
+    worker_id, session_id, generation, status, queues, slots, self_fencing, grace_ms,
+    registered_at_ms, expires_at_ms
+  )
+  values (
+    p_worker_id, p_session_id, 1, 'online', p_queues, p_slots, p_self_fencing, p_grace_ms,
+    v_now, v_now + 300000
+  )
+  on conflict on constraint worker_session_pkey do update
+  set
+    session_id = excluded.session_id,
+    generation = w.generation + 1,
+    status = excluded.status,
+    queues = excluded.queues,
+    slots = excluded.slots,
+    self_fencing = excluded.self_fencing,
+    grace_ms = excluded.grace_ms,
+    registered_at_ms = excluded.registered_at_ms,
+    expires_at_ms = excluded.expires_at_ms
+  where w.session_id <> excluded.session_id;
+
+  return query
+  select
+    w.worker_id,
+    w.generation,
+    w.status
+  from ql.worker_session as w
+  where w.worker_id = p_worker_id;
+end;
+$$;
+
+-- STEP     end_session — the worker leaves; what it holds stays its own until it ends or expires
+-- LOCKS    apart: worker_session
+-- READS    worker_session
+-- WRITES   worker_session
+-- RETURNS  worker_id, status
+-- RAISES   QL404, QL410 (another session holds the worker), QL503
+-- REPLAY   exact
+create or replace function ql_worker.end_session (p_worker_id text, p_session_id text)
+returns table (worker_id text, status text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+declare
+  v_session_id text;
+begin
+  perform ql.assert_read_committed();
+  select w.session_id
+  into v_session_id
+  from ql.worker_session as w
+  where w.worker_id = p_worker_id
+  for no key update;
+  if not found then
+    raise exception 'no worker %', p_worker_id using errcode = 'QL404';
+  elsif v_session_id is distinct from p_session_id then
+    raise exception 'worker % has a newer session', p_worker_id using errcode = 'QL410';
+  end if;
+
+  update ql.worker_session as w
+  set status = 'offline'
+  where w.worker_id = p_worker_id and w.status <> 'offline';
+  return query select p_worker_id, 'offline';
+end;
+$$;
+
+-- HELPER   hold_session — the worker's session, which must be the one that is online
+-- LOCKS    apart: worker_session (so that the calls of one worker lease one after another)
+-- RAISES   QL410
+create or replace function ql.hold_session (p_worker_id text, p_session_id text)
+returns ql.worker_session
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_session ql.worker_session;
+begin
+  select w.*
+  into v_session
+  from ql.worker_session as w
+  where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online'
+  for no key update;
+  if not found then
+    raise exception 'session % of worker % is not online', p_session_id, p_worker_id
+      using errcode = 'QL410';
+  end if;
+  return v_session;
+end;
+$$;
+
+-- HELPER   check_offers — ids of at most 36 characters, once each, with a digest of their token
+-- RAISES   QL400
+create or replace function ql.check_offers (p_offers jsonb, p_lease_ms bigint)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if p_lease_ms is null or p_lease_ms not between 5000 and 300000 then
+    raise exception 'a lease lasts 5 s to 5 min, not % ms', p_lease_ms using errcode = 'QL400';
+  elsif exists (
+    select
+    from jsonb_array_elements(p_offers) as o
+    where coalesce(length(o.value ->> 'offer_id'), 0) not between 1 and 36
+      or coalesce(o.value ->> 'token_digest' !~ '^[0-9a-f]{64}$', true)
+  ) then
+    raise exception 'an offer has an offer_id and a token_digest' using errcode = 'QL400';
+  elsif (select count(*) <> count(distinct o.value ->> 'offer_id')
+    from jsonb_array_elements(p_offers) as o)
+  then
+    raise exception 'an offer is made once' using errcode = 'QL400';
+  end if;
+end;
+$$;
+
+-- HELPER   pick_attempts — candidates of a queue, oldest first, and authority over at most as many
+--          as were asked for
+-- LOCKS    1 attempt advisory (try, one by one until the batch is full)
+-- READS    task_attempt, attempt_lease, run (without row locks; read again under the run's lock)
+create or replace function ql.pick_attempts (p_queue text, p_count bigint)
+returns text[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_attempt_id text;
+  v_mine text[] := array[]::text[];
+begin
+  for v_attempt_id in
+    select a.attempt_id
+    from ql.task_attempt as a
+    where a.queue = p_queue
+      and a.offer_at_ms is not null
+      and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
+        is distinct from 'leased'
+      and (select r.cancel_requested_at_ms from ql.run as r where r.run_id = a.run_id) is null
+    order by a.offer_at_ms, a.attempt_id
+    limit 4 * p_count
+  loop
+    exit when cardinality(v_mine) >= p_count;
+    if pg_try_advisory_xact_lock(ql.attempt_key(v_attempt_id)) then
+      v_mine := v_mine || v_attempt_id;
+    end if;
+  end loop;
+  return v_mine;
+end;
+$$;
+
+-- HELPER   make_offers — give new offers to the attempts that may still be leased, oldest first
+-- LOCKS    none (the caller holds 1 and 2)
+-- READS    task_attempt, attempt_lease, step_run, run
+-- WRITES   attempt_offer
+-- RETURNS  the offers that found an attempt
+create or replace function ql.make_offers (
+  p_session ql.worker_session,
+  p_held text[],
+  p_offer_ids text[],
+  p_digests text[],
+  p_now_ms bigint,
+  p_lease_ms bigint
+)
+returns text[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_made text[];
+begin
+  with made as (
+    insert into ql.attempt_offer as m (
+      run_id, attempt_id, fence, offer_id, worker_id, token_digest, self_fencing, grace_ms,
+      offered_at_ms, expires_at_ms
+    )
+    select
+      f.run_id, f.attempt_id, f.fence, o.offer_id, p_session.worker_id, o.token_digest,
+      p_session.self_fencing, p_session.grace_ms, p_now_ms, p_now_ms + p_lease_ms
+    from (
+      select
+        a.run_id,
+        a.attempt_id,
+        row_number() over (order by a.offer_at_ms, a.attempt_id) as position,
+        1 + coalesce(
+          (select l.fence from ql.attempt_lease as l where l.attempt_id = a.attempt_id), 0
+        ) as fence
+      from ql.task_attempt as a
+      where a.attempt_id = any(p_held)
+        and a.status = 'claimed'
+        and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
+          is distinct from 'leased'
+        and (
+          select case when r.cancel_requested_at_ms is null then r.status end
+          from ql.run as r
+          where r.run_id = a.run_id
+        ) = 'running'
+        and (
+          select case when s.status = 'ready' then s.version end
+          from ql.step_run as s
+          where s.run_id = a.run_id and s.step_key = a.step_key
+        ) = a.epoch
+    ) as f
+    join unnest(p_offer_ids, p_digests)
+      with ordinality as o (offer_id, token_digest, position) on o.position = f.position
+    order by f.attempt_id
+    returning m.offer_id
+  )
+  select coalesce(array_agg(m.offer_id), '{}')
+  into v_made
+  from made as m;
+  return v_made;
+end;
+$$;
+
+-- STEP     lease_attempts — give a worker's offers to the oldest admitted attempts of a queue
+-- LOCKS    apart: worker_session · 1 attempt advisory (try) · 2 run (by run_id, waits, then skips)
+-- READS    task_attempt, attempt_lease, attempt_offer, dispatch_effect
+-- WRITES   attempt_offer; attempt_lease, run, run_event, agenda (through ql.apply_effects)
+-- RETURNS  one row an offer that holds a lease, in the order of the offers
+-- RAISES   QL400, QL409, QL410 (session), QL500, QL503
+-- REPLAY   exact while the lease is held; an offer that was spent gives no row
+create or replace function ql_worker.lease_attempts (
+  p_worker_id text,
+  p_session_id text,
+  p_queue text,
+  p_offers text,
+  p_lease_ms bigint
+)
+returns table (
+  attempt_id text, run_id text, step_key text, number bigint, offer_id text, fence bigint,
+  expires_at_ms bigint, lease_ms bigint, timeout_ms bigint, package_key text, base_dir text,
+  spec text, task_key text
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '100ms'
+as $$
+declare
+  v_session ql.worker_session;
+  v_offers jsonb := ql.command_list(p_offers);
+  v_offer_ids text[];
+  v_digests text[];
+  v_made text[];
+  v_effects ql.effect[];
+begin
+  perform ql.assert_read_committed();
+  v_session := ql.hold_session(p_worker_id, p_session_id);
+  perform ql.check_offers(v_offers, p_lease_ms);
+
+  -- an offer that was made before is a replay, whatever became of it
+  select
+    coalesce(array_agg(o.value ->> 'offer_id' order by o.position), '{}'),
+    coalesce(array_agg(o.value ->> 'token_digest' order by o.position), '{}')
+  into v_offer_ids, v_digests
+  from jsonb_array_elements(v_offers) with ordinality as o (value, position)
+  where not exists (
+    select from ql.attempt_offer as m where m.offer_id = o.value ->> 'offer_id'
+  );
+
+  if cardinality(v_offer_ids) > 0 then
+    v_made := ql.make_offers(
+      v_session,
+      ql.lock_attempts(ql.pick_attempts(p_queue, cardinality(v_offer_ids))),
+      v_offer_ids,
+      v_digests,
+      ql.now_ms(),
+      p_lease_ms
+    );
+    select coalesce(array_agg(row(e.*)::ql.effect), '{}')
+    into v_effects
+    from ql.dispatch_effect as e
+    where e.run_id = any(array(
+        select m.run_id from ql.attempt_offer as m where m.offer_id = any(v_made)
+      ))
+      and e.input_id = any(v_made);
+    if cardinality(v_effects) <> cardinality(v_made) then
+      raise exception 'an offer was made that leases nothing' using errcode = 'QL500';
+    end if;
+    perform ql.apply_effects(v_effects, 'dispatch');
+  end if;
+
+  return query
+  select
+    a.attempt_id, a.run_id, a.step_key, a.number, l.offer_id, l.fence,
+    l.expires_at_ms, p_lease_ms, t.timeout_ms, t.package_key, p.base_dir, t.spec, t.task_key
+  from jsonb_array_elements(v_offers) with ordinality as o (value, position)
+  join ql.attempt_offer as m on m.offer_id = o.value ->> 'offer_id'
+  join ql.attempt_lease as l on l.attempt_id = m.attempt_id
+  join ql.task_attempt as a on a.attempt_id = m.attempt_id
+  join ql.task_revision as t on t.task_id = a.task_id
+  join ql.package as p on p.package_key = t.package_key
+  where l.status = 'leased'
+    and l.offer_id = m.offer_id
+    and l.worker_id = p_worker_id
+    and l.token_digest = o.value ->> 'token_digest'
+  order by o.position;
+end;
+$$;

@@ -1,0 +1,229 @@
+-- DISPATCH, START — what the holder of a lease does with it: read the input, cross the start barrier,
+-- say that the execution runs, renew (DOMAIN §3.5, DESIGN §5, §6).
+
+-- STEP     attempt_input — the run's input and what the attempt's direct needs gave
+-- LOCKS    none
+-- READS    attempt_lease, task_attempt, run, run_input, workflow_ancestor, step_output
+-- WRITES   nothing
+-- RETURNS  attempt_id and canonical JSON; no row without a live token for this attempt
+-- RAISES   QL503
+-- REPLAY   reads only
+create or replace function ql_worker.attempt_input (p_attempt_id text, p_token text)
+returns table (attempt_id text, input text)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+begin
+  perform ql.assert_read_committed();
+  return query
+  select
+    a.attempt_id,
+    '{"input":' || i.input || ',"needs":{' || coalesce(
+      (
+        select string_agg(
+          to_jsonb(w.ancestor_key)::text || ':' || coalesce(o.output, 'null'),
+          ',' order by w.ancestor_key
+        )
+        from ql.workflow_ancestor as w
+        left join ql.step_output as o on o.run_id = a.run_id and o.step_key = w.ancestor_key
+        where w.workflow_id = r.target_id and w.step_key = a.step_key and w.distance = 1
+      ),
+      ''
+    ) || '}}'
+  from ql.attempt_lease as l
+  join ql.task_attempt as a on a.attempt_id = l.attempt_id
+  join ql.run as r on r.run_id = a.run_id
+  join ql.run_input as i on i.run_id = a.run_id
+  where l.attempt_id = p_attempt_id
+    and l.status = 'leased'
+    and l.token_digest = ql.sha256_hex(p_token);
+end;
+$$;
+
+-- STEP     start_attempts — the start barrier: after this commit a side effect must be presumed
+-- LOCKS    1 attempt advisory (by attempt_id, try) · 2 run (by run_id, waits, then skips)
+-- READS    attempt_lease, task_attempt, dispatch_effect
+-- WRITES   attempt_report; task_attempt, attempt_lease, run, run_event, agenda (ql.apply_effects)
+-- RETURNS  applied, with deadline and lease end | blocked (QL400, QL404, QL410) | contended
+-- RAISES   QL400 (not a batch), QL409, QL503
+-- REPLAY   exact: the report of this fence is found. Under an intent the lease goes back: QL410
+create or replace function ql_worker.start_attempts (p_commands text)
+returns table (
+  attempt_id text, outcome text, code text, deadline_at_ms bigint, expires_at_ms bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '100ms'
+as $$
+declare
+  v_commands ql.command[] := ql.expand_commands(p_commands, 'starting');
+  v_held text[];
+  v_new text[];
+  v_started text[];
+  v_effects ql.effect[];
+begin
+  perform ql.assert_read_committed();
+  v_held := ql.lock_commands(v_commands);
+  v_new := ql.accept_reports(v_commands, v_held, 'starting', ql.now_ms());
+
+  select array_agg(row(e.*)::ql.effect)
+  into v_effects
+  from ql.dispatch_effect as e
+  where e.run_id = any(ql.runs_of(v_commands, v_new)) and e.input_id = any(v_new);
+  perform ql.apply_effects(v_effects, 'dispatch');
+
+  v_started := array(
+    select a.attempt_id
+    from ql.task_attempt as a
+    where a.attempt_id = any(ql.known_reports(v_commands, v_held, 'starting'))
+      and a.starting_at_ms is not null
+  );
+  return query
+  select
+    w.attempt_id,
+    w.outcome,
+    w.code,
+    a.deadline_at_ms,
+    l.expires_at_ms
+  from ql.answers(v_commands, v_held, v_started)
+    with ordinality as w (attempt_id, outcome, code, position)
+  left join ql.task_attempt as a on a.attempt_id = w.attempt_id and w.outcome = 'applied'
+  left join ql.attempt_lease as l on l.attempt_id = w.attempt_id and w.outcome = 'applied'
+  order by w.position;
+end;
+$$;
+
+-- STEP     running_attempts — the execution runs; true even under an intent
+-- LOCKS    1 attempt advisory (by attempt_id, try) · 2 run (by run_id, waits, then skips)
+-- READS    attempt_lease, task_attempt, dispatch_effect
+-- WRITES   attempt_report; task_attempt, step_run, run, run_event, agenda (ql.apply_effects)
+-- RETURNS  applied | blocked (QL400, QL404, QL410) | contended
+-- RAISES   QL400 (not a batch), QL409, QL503
+-- REPLAY   exact: the report of this fence is found
+create or replace function ql_worker.running_attempts (p_commands text)
+returns table (attempt_id text, outcome text, code text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '100ms'
+as $$
+declare
+  v_commands ql.command[] := ql.expand_commands(p_commands, 'running');
+  v_held text[];
+  v_new text[];
+  v_effects ql.effect[];
+begin
+  perform ql.assert_read_committed();
+  v_held := ql.lock_commands(v_commands);
+  v_new := ql.accept_reports(v_commands, v_held, 'running', ql.now_ms());
+
+  select array_agg(row(e.*)::ql.effect)
+  into v_effects
+  from ql.dispatch_effect as e
+  where e.run_id = any(ql.runs_of(v_commands, v_new)) and e.input_id = any(v_new);
+  perform ql.apply_effects(v_effects, 'dispatch');
+
+  return query
+  select
+    w.attempt_id,
+    w.outcome,
+    w.code
+  from ql.answers(v_commands, v_held, ql.known_reports(v_commands, v_held, 'running')) as w;
+end;
+$$;
+
+-- STEP     renew_attempts — keep leases alive, and hear whether to stop
+-- LOCKS    1 attempt advisory (by attempt_id, try) · 4 attempt_lease (by attempt_id); never 2, so
+--          that the live steps of a wide run renew without queueing on it
+-- READS    attempt_lease, task_attempt, run
+-- WRITES   attempt_lease (the expiry alone: no effect, no event)
+-- RETURNS  applied, with lease end and stop_reason | blocked (QL400, QL404, QL410) | contended
+-- RAISES   QL400 (not a batch, or the length of a lease), QL503
+-- REPLAY   renews again; past deadline and grace the expiry stands still
+create or replace function ql_worker.renew_attempts (p_commands text, p_lease_ms bigint)
+returns table (
+  attempt_id text, outcome text, code text, expires_at_ms bigint, stop_reason text
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '100ms'
+as $$
+declare
+  v_commands ql.command[] := ql.expand_commands(p_commands, 'renewal');
+  v_now bigint;
+  v_held text[];
+  v_live text[];
+begin
+  perform ql.assert_read_committed();
+  perform ql.check_offers('[]', p_lease_ms);
+  v_held := array(
+    select c.attempt_id
+    from unnest(v_commands) as c
+    where c.code is null and pg_try_advisory_xact_lock(ql.attempt_key(c.attempt_id))
+  );
+  perform
+  from ql.attempt_lease as l
+  where l.attempt_id = any(v_held)
+  order by l.attempt_id
+  for no key update;
+  v_now := ql.now_ms();
+
+  v_live := array(
+    select c.attempt_id
+    from unnest(v_commands) as c
+    join ql.attempt_lease as l on l.attempt_id = c.attempt_id
+    where c.attempt_id = any(v_held)
+      and l.status = 'leased'
+      and l.fence = c.fence
+      and l.token_digest = c.token_digest
+      and l.expires_at_ms > v_now
+  );
+  update ql.attempt_lease as l
+  set expires_at_ms = v_now + p_lease_ms
+  from ql.task_attempt as a
+  where l.attempt_id = any(v_live)
+    and l.expires_at_ms < v_now + p_lease_ms
+    and a.attempt_id = l.attempt_id
+    and coalesce(a.deadline_at_ms + l.grace_ms > v_now, true);
+
+  return query
+  select
+    w.attempt_id,
+    w.outcome,
+    w.code,
+    l.expires_at_ms,
+    coalesce(
+      (select r.cancel_reason from ql.run as r where r.run_id = l.run_id),
+      case when a.deadline_at_ms + l.grace_ms <= v_now then 'deadline' end
+    )
+  from ql.answers(v_commands, v_held, v_live)
+    with ordinality as w (attempt_id, outcome, code, position)
+  left join ql.attempt_lease as l on l.attempt_id = w.attempt_id and w.outcome = 'applied'
+  left join ql.task_attempt as a on a.attempt_id = l.attempt_id
+  order by w.position;
+end;
+$$;
