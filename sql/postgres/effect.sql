@@ -95,7 +95,7 @@ declare
   v_now_ms bigint := ql.now_ms();
   v_hit bigint;
 begin
-  -- a run effect without from_status is an admission: the run itself was inserted beforehand
+  -- every effect of a run starts from `running`; at admission the run has been inserted before
   update ql.run as r
   set
     status = coalesce(m.to_status, r.status),
@@ -120,10 +120,7 @@ begin
       count(*) as effect_count,
       count(*) filter (where e.entity = 'attempt' and e.from_status is null) as admitted_count,
       count(*) filter (where e.event_type = 'run.cancel_requested') as intent_count,
-      count(*) filter (where e.entity = 'run') as own_count,
       min(e.expected_version) filter (where e.entity = 'run') as expected_version,
-      (array_agg(e.from_status order by e.ordinal) filter (where e.entity = 'run'))[1]
-        as from_status,
       (array_agg(e.to_status order by e.ordinal desc) filter (where e.entity = 'run'))[1]
         as to_status,
       (array_agg(e.result_code order by e.ordinal desc) filter (where e.entity = 'run'))[1]
@@ -132,13 +129,8 @@ begin
     group by e.run_id
   ) as m
   where r.run_id = m.run_id
-    and (
-      m.own_count = 0
-      or (
-        r.version = m.expected_version
-        and (r.status = m.from_status or (m.from_status is null and r.version = 0))
-      )
-    );
+    and r.status = 'running'
+    and r.version = coalesce(m.expected_version, r.version);
   get diagnostics v_hit = row_count;
   perform ql.assert_all_hit('run', p_wanted, v_hit);
 end;
