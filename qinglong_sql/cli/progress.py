@@ -166,10 +166,14 @@ class Watch:
     def look(self, now_ms: int) -> Row:
         """The run as it is now; the view is told when something changed."""
         run = self.store.read("run_state", run_id=self.run_id)[0]
-        if run["version"] != self.run.get("version"):
-            steps = self.store.read("step_state", order="step_key", run_id=self.run_id)
-            self.view.changed(run, steps, now_ms)
-        else:
-            self.view.tick(now_ms)
+        changed = run["version"] != self.run.get("version")
         self.run = run
+        try:
+            if changed:
+                steps = self.store.read("step_state", order="step_key", run_id=self.run_id)
+                self.view.changed(run, steps, now_ms)
+            else:
+                self.view.tick(now_ms)
+        except BrokenPipeError:  # nobody reads any more; the run goes on
+            self.view = Silent()
         return run
