@@ -1,0 +1,200 @@
+"""The store on PostgreSQL: calls steps by name and reads views; nothing else here speaks SQL.
+
+One connection in autocommit: a step is a function, and a function is a transaction (DESIGN §6). All
+works behind pgbouncer in transaction mode: no LISTEN, no session lock, no server-side cursor.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from qinglong_sql.errors import NotReady, QinglongError, error_of
+from qinglong_sql.store.steps import STEPS, VIEWS, Contended, order_terms
+
+if TYPE_CHECKING:
+    from qinglong_sql.stage import Stage
+
+CONTENTION = frozenset({"40001", "40P01", "55P03"})
+# connection, resources, shutdown, input and output: nothing that one run is the cause of
+NOT_A_RUNS = frozenset({"08", "53", "58"})
+READ_ONLY = "25006"
+PLAN_CHANGED = "0A000"  # a migration changed a result under a prepared statement
+PREPARE_AFTER = 5
+
+Row = dict[str, Any]
+
+_CALLS = {
+    step.name: sql.SQL("select * from {}.{}({})").format(
+        sql.Identifier(step.schema),
+        sql.Identifier(step.name),
+        sql.SQL(", ").join(
+            sql.SQL("{} => %s").format(sql.Identifier(param)) for param in step.params
+        ),
+    )
+    for step in STEPS.values()
+}
+
+
+class PostgresStore:
+    """See qinglong_sql.store.Store. May be shared by threads: calls take turns.
+
+    prepare_threshold: None behind a pgbouncer that knows no prepared statements. A lost connection
+    ends the call with psycopg.OperationalError; the next call makes a new one. `contended` counts
+    what was given up because someone else held it, in pages.
+    """
+
+    engine: Literal["sqlite", "postgres"] = "postgres"
+
+    def __init__(self, dsn: str, *, prepare_threshold: int | None = PREPARE_AFTER) -> None:
+        self.dsn = dsn
+        self.contended = 0
+        self._prepare_threshold = prepare_threshold
+        self._turn = threading.RLock()
+        self._connection: psycopg.Connection[Row] | None = None
+
+    def call(self, step: str, /, **params: object) -> list[Row]:
+        """Call one step, committed on return.
+
+        Raises KeyError for an unknown step, TypeError when its parameters are others, a
+        QinglongError by code, Contended, psycopg.OperationalError when the connection is lost (then
+        whether it was committed is unknown; the step is repeated, DOMAIN §4).
+        """
+        names = STEPS[step].params
+        if params.keys() != set(names):
+            raise TypeError(f"{step} takes {', '.join(names)}, not {', '.join(params)}")
+        with self._typed():
+            return self._rows(_CALLS[step], [params[name] for name in names])
+
+    def page(self, stage: "Stage", after: tuple[int, str], limit: int) -> list[Row]:
+        """One page of a stage: rows run_id, due_at_ms, outcome, effects in key order.
+
+        Stages with a page function do it in one transaction; when that raises, and for all other
+        stages, one run a transaction. What raises for one run alone goes to its fault (DESIGN §6).
+        """
+        if stage.page_step is not None:
+            try:
+                return self.call(stage.page_step, **_keys(after, limit))
+            except (QinglongError, psycopg.Error) as error:
+                if self._ends_cycle(error):
+                    raise
+                # else it was rolled back, and its runs are walked one by one
+        agenda_stage = "cancellation" if stage.name == "task_cancellation" else stage.name
+        due = self.call("due_page", p_stage=agenda_stage, **_keys(after, limit))
+        return [
+            {"run_id": one["run_id"], "due_at_ms": one["due_at_ms"], **self._one(stage, one)}
+            for one in due
+        ]
+
+    def read(self, view: str, /, *, order: str = "", limit: int = 0, **equals: object) -> list[Row]:
+        """Rows of a reading view whose columns equal `equals`; None is null. limit 0 is all.
+
+        Raises KeyError for an unknown view, ValueError for an order that is none.
+        """
+        if view not in VIEWS:
+            raise KeyError(view)
+        query = sql.SQL("select * from ql.{}").format(sql.Identifier(view))
+        wheres = [
+            sql.SQL("{} is not distinct from %s" if value is None else "{} = %s").format(
+                sql.Identifier(column)
+            )
+            for column, value in equals.items()
+        ]
+        if wheres:
+            query += sql.SQL(" where ") + sql.SQL(" and ").join(wheres)
+        if terms := order_terms(order):
+            query += sql.SQL(" order by ") + sql.SQL(", ").join(
+                sql.SQL("{} desc" if down else "{}").format(sql.Identifier(column))
+                for column, down in terms
+            )
+        if limit:
+            query += sql.SQL(" limit {}").format(sql.Literal(limit))
+        with self._typed():
+            return self._rows(query, list(equals.values()))
+
+    def close(self) -> None:
+        """Give the connection back; a later call makes a new one."""
+        with self._turn:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _one(self, stage: "Stage", candidate: Row) -> Row:
+        """One run in its own transaction: its outcome, or `contended`, or `faulted`."""
+        run_id = candidate["run_id"]
+        try:
+            row = self.call(stage.run_step or "converge_cancellation", p_run_id=run_id)[0]
+        except Contended:
+            self.contended += 1
+            return _outcome("contended")
+        except (QinglongError, psycopg.Error) as error:
+            if self._ends_cycle(error):
+                raise
+            with contextlib.suppress(Contended):
+                self.call("record_fault", p_run_id=run_id, p_stage=stage.name, p_error=str(error))
+            return _outcome("faulted")
+        if row["outcome"] == "contended":
+            self.contended += 1
+        return _outcome(**{key: value for key, value in row.items() if key != "run_id"})
+
+    def _ends_cycle(self, error: Exception) -> bool:
+        """Whether an error is the server's or the connection's, and no run's."""
+        if not isinstance(error, psycopg.Error):
+            return isinstance(error, NotReady)
+        code = error.sqlstate or ""
+        lost = self._connection is None or self._connection.closed
+        return lost or code[:2] in NOT_A_RUNS or code == READ_ONLY
+
+    def _rows(self, query: sql.Composed, values: list[object]) -> list[Row]:
+        with self._turn:
+            connection = self._open()
+            try:
+                with connection.cursor() as cursor:
+                    return cursor.execute(query, values).fetchall()
+            except psycopg.errors.FeatureNotSupported as error:
+                if error.sqlstate == PLAN_CHANGED:
+                    self.close()
+                raise
+
+    def _open(self) -> psycopg.Connection[Row]:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(
+                self.dsn,
+                autocommit=True,
+                row_factory=dict_row,
+                prepare_threshold=self._prepare_threshold,
+            )
+        return self._connection
+
+    @contextlib.contextmanager
+    def _typed(self) -> Iterator[None]:
+        """Turn what SQL raises by code into our errors; leave what is the connection's own."""
+        try:
+            yield
+        except psycopg.Error as error:
+            code = error.sqlstate or ""
+            message = error.diag.message_primary or str(error)
+            if code.startswith("QL"):
+                raise error_of(code, message) from error
+            if code in CONTENTION:
+                raise Contended(message) from error
+            raise
+
+
+def _keys(after: tuple[int, str], limit: int) -> dict[str, object]:
+    return {"p_after_due_at_ms": after[0], "p_after_run_id": after[1], "p_limit": limit}
+
+
+def _outcome(
+    outcome: str, effects: int = 0, settled_attempts: int = 0, blocked_count: int = 0
+) -> Row:
+    return {
+        "outcome": outcome,
+        "effects": effects,
+        "settled_attempts": settled_attempts,
+        "blocked_count": blocked_count,
+    }

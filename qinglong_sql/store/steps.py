@@ -1,0 +1,100 @@
+"""Every step by name: the schema whose role may call it, and its parameters in order (DESIGN §8).
+
+Both stores look steps up here; a name that is not here is a KeyError, so no name ever comes from
+input. SQLite has no schemas and takes the parameters only.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from qinglong_sql.errors import QinglongError
+
+
+class Contended(QinglongError):
+    """Someone else held what a single command waited for; nothing changed, it may be repeated."""
+
+    code: ClassVar[str] = "contended"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: `schema` is also the capability, `params` are the names as SQL knows them."""
+
+    name: str
+    schema: str
+    params: tuple[str, ...]
+
+
+_PAGE = "p_after_due_at_ms p_after_run_id p_limit"
+_SIGNATURES: Final = {
+    "ql_admission": {
+        "publish_package": "p_package_key p_manifest p_base_dir",
+        "withdraw_package": "p_package_key",
+        "start_run": "p_package_key p_kind p_target_key p_run_key p_input",
+        "request_cancel": "p_run_id p_reason p_actor",
+    },
+    "ql_scheduler": {
+        "due_page": f"p_stage {_PAGE}",
+        "frontier_page": _PAGE,
+        "advance_frontier": "p_run_id",
+        "task_admission_page": _PAGE,
+        "admit_tasks": "p_run_id",
+        "retry_page": _PAGE,
+        "retry_run": "p_run_id",
+        "deadline_page": _PAGE,
+        "deadline_run": "p_run_id",
+        "recover_run": "p_run_id",
+        "converge_cancellation": "p_run_id",
+        "settle_task_cancellations": _PAGE,
+        "sweep_agenda": "p_after_run_id p_limit",
+        "record_fault": "p_run_id p_stage p_error",
+    },
+    "ql_worker": {
+        "register_worker": "p_worker_id p_session_id p_queues p_slots p_self_fencing p_grace_ms",
+        "lease_attempts": "p_worker_id p_session_id p_queue p_offers p_lease_ms",
+        "attempt_input": "p_attempt_id p_token",
+        "start_attempts": "p_commands",
+        "running_attempts": "p_commands",
+        "renew_attempts": "p_commands p_lease_ms",
+        "report_attempts": "p_commands",
+        "attest_attempts": "p_commands",
+        "end_session": "p_worker_id p_session_id",
+    },
+    "ql_operator": {
+        "declare_stopped": "p_attempt_id p_reason p_actor p_follow",
+        "release_fault": "p_run_id p_stage",
+        "pause_trigger": "p_package_key p_trigger_key",
+        "resume_trigger": "p_package_key p_trigger_key",
+    },
+}
+
+STEPS: Final[dict[str, Step]] = {
+    name: Step(name, schema, tuple(params.split()))
+    for schema, steps in _SIGNATURES.items()
+    for name, params in steps.items()
+}
+
+# What `read` may name: the reading views, and the decision views they are made of.
+_READING = (
+    "package_state target_state trigger_state run_state step_state step_need attempt_state"
+    " event_log attestation_state refused_state agenda_state fault_state worker_state"
+)
+_DECISIONS = (
+    "state_transition run_admission task_attempt_admission step_run_mutation live_attempt"
+    " admission_effect frontier_ready frontier_skip frontier_effect frontier_blocked"
+    " task_admission_effect dispatch_effect completion_end completion_effect"
+    " recovery_due recovery_blocked recovery_end recovery_effect retry_effect"
+    " intent_effect cancellation_effect cancellation_blocked explain agenda_missing violation"
+)
+VIEWS: Final = frozenset(f"{_READING} {_DECISIONS}".split())
+
+
+def order_terms(order: str) -> list[tuple[str, bool]]:
+    """`"a desc, b"` as [("a", True), ("b", False)]. Raises ValueError when it is not that."""
+    terms = []
+    for term in filter(None, (part.strip() for part in order.split(","))):
+        column, _, direction = term.partition(" ")
+        if not column.isidentifier() or direction not in ("", "asc", "desc"):
+            raise ValueError(f"not an order: {order!r}")
+        terms.append((column, direction == "desc"))
+    return terms
