@@ -14,7 +14,8 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from qinglong_sql.errors import NotReady, QinglongError, error_of
-from qinglong_sql.store.steps import STEPS, VIEWS, Contended, order_terms
+from qinglong_sql.store import VIEWS, Row, select_text
+from qinglong_sql.store.steps import STEPS, Contended
 
 if TYPE_CHECKING:
     from qinglong_sql.stage import Stage
@@ -26,8 +27,12 @@ READ_ONLY = "25006"
 PLAN_CHANGED = "0A000"  # a migration changed a result under a prepared statement
 PREPARE_AFTER = 5
 
-Row = dict[str, Any]
-
+_SIGNATURES = """
+  select n.nspname as schema, p.proname as name, p.proargnames[1:p.pronargs] as params
+  from pg_catalog.pg_proc as p
+  join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
+  where n.nspname ~ '^ql_'
+"""
 _CALLS = {
     step.name: sql.SQL("select * from {}.{}({})").format(
         sql.Identifier(step.schema),
@@ -38,6 +43,19 @@ _CALLS = {
     )
     for step in STEPS.values()
 }
+
+
+def open_postgres_store(
+    dsn: str, *, prepare_threshold: int | None = PREPARE_AFTER
+) -> "PostgresStore":
+    """A store whose database was seen to have every step. Raises NotReady (QL503)."""
+    store = PostgresStore(dsn, prepare_threshold=prepare_threshold)
+    try:
+        store.check()
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 class PostgresStore:
@@ -55,6 +73,8 @@ class PostgresStore:
         self.contended = 0
         self._prepare_threshold = prepare_threshold
         self._turn = threading.RLock()
+        self._closed = False
+        self._known: dict[str, list[str]] = {}
         self._connection: psycopg.Connection[Row] | None = None
 
     def call(self, step: str, /, **params: object) -> list[Row]:
@@ -93,35 +113,41 @@ class PostgresStore:
     def read(self, view: str, /, *, order: str = "", limit: int = 0, **equals: object) -> list[Row]:
         """Rows of a reading view whose columns equal `equals`; None is null. limit 0 is all.
 
-        Raises KeyError for an unknown view, ValueError for an order that is none.
+        Raises KeyError for a view, a column or an order that is none.
         """
         if view not in VIEWS:
             raise KeyError(view)
+        where, filtered = select_text(view, self._columns(view), order, limit, equals)
         query = sql.SQL("select * from ql.{}").format(sql.Identifier(view))
-        wheres = [
-            sql.SQL("{} is not distinct from %s" if value is None else "{} = %s").format(
-                sql.Identifier(column)
-            )
-            for column, value in equals.items()
-        ]
-        if wheres:
-            query += sql.SQL(" where ") + sql.SQL(" and ").join(wheres)
-        if terms := order_terms(order):
-            query += sql.SQL(" order by ") + sql.SQL(", ").join(
-                sql.SQL("{} desc" if down else "{}").format(sql.Identifier(column))
-                for column, down in terms
-            )
-        if limit:
-            query += sql.SQL(" limit {}").format(sql.Literal(limit))
+        text = sql.SQL(where.replace("{}", "%s"))  # names were checked against the view's own
         with self._typed():
-            return self._rows(query, list(equals.values()))
+            return self._rows(query + text, [equals[name] for name in filtered])
 
     def close(self) -> None:
-        """Give the connection back; a later call makes a new one."""
+        """Let the connection go; a closed store raises RuntimeError."""
         with self._turn:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._closed = True
+            self._hang_up()
+
+    def check(self) -> None:
+        """See that every step is there with its parameters. Raises NotReady (QL503)."""
+        try:
+            found = {
+                (row["schema"], row["name"]): row["params"]
+                for row in self._rows(sql.SQL(_SIGNATURES), [])
+            }
+        except psycopg.OperationalError as error:
+            raise NotReady(f"no connection to PostgreSQL: {error}") from error
+        missing = [
+            f"{step.schema}.{step.name}"
+            for step in STEPS.values()
+            if found.get((step.schema, step.name)) != list(step.params)
+        ]
+        if missing:
+            raise NotReady(
+                f"this database lacks {len(missing)} of {len(STEPS)} steps, such as {missing[0]}:"
+                " run `qinglong-sql migrate`"
+            )
 
     def _one(self, stage: "Stage", candidate: Row) -> Row:
         """One run in its own transaction: its outcome, or `contended`, or `faulted`."""
@@ -149,7 +175,14 @@ class PostgresStore:
         lost = self._connection is None or self._connection.closed
         return lost or code[:2] in NOT_A_RUNS or code == READ_ONLY
 
-    def _rows(self, query: sql.Composed, values: list[object]) -> list[Row]:
+    def _columns(self, view: str) -> list[str]:
+        if view not in self._known:
+            with self._turn, self._typed(), self._open().cursor() as cursor:
+                cursor.execute(sql.SQL("select * from ql.{} limit 0").format(sql.Identifier(view)))
+                self._known[view] = [column.name for column in cursor.description or ()]
+        return self._known[view]
+
+    def _rows(self, query: sql.SQL | sql.Composed, values: list[object]) -> list[Row]:
         with self._turn:
             connection = self._open()
             try:
@@ -157,10 +190,17 @@ class PostgresStore:
                     return cursor.execute(query, values).fetchall()
             except psycopg.errors.FeatureNotSupported as error:
                 if error.sqlstate == PLAN_CHANGED:
-                    self.close()
+                    self._hang_up()
                 raise
 
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def _open(self) -> psycopg.Connection[Row]:
+        if self._closed:
+            raise RuntimeError("this store is closed")
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(
                 self.dsn,

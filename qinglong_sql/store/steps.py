@@ -73,28 +73,3 @@ STEPS: Final[dict[str, Step]] = {
     for schema, steps in _SIGNATURES.items()
     for name, params in steps.items()
 }
-
-# What `read` may name: the reading views, and the decision views they are made of.
-_READING = (
-    "package_state target_state trigger_state run_state step_state step_need attempt_state"
-    " event_log attestation_state refused_state agenda_state fault_state worker_state"
-)
-_DECISIONS = (
-    "state_transition run_admission task_attempt_admission step_run_mutation live_attempt"
-    " admission_effect frontier_ready frontier_skip frontier_effect frontier_blocked"
-    " task_admission_effect dispatch_effect completion_end completion_effect"
-    " recovery_due recovery_blocked recovery_end recovery_effect retry_effect"
-    " intent_effect cancellation_effect cancellation_blocked explain agenda_missing violation"
-)
-VIEWS: Final = frozenset(f"{_READING} {_DECISIONS}".split())
-
-
-def order_terms(order: str) -> list[tuple[str, bool]]:
-    """`"a desc, b"` as [("a", True), ("b", False)]. Raises ValueError when it is not that."""
-    terms = []
-    for term in filter(None, (part.strip() for part in order.split(","))):
-        column, _, direction = term.partition(" ")
-        if not column.isidentifier() or direction not in ("", "asc", "desc"):
-            raise ValueError(f"not an order: {order!r}")
-        terms.append((column, direction == "desc"))
-    return terms
