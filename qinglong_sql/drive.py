@@ -1,0 +1,127 @@
+"""The loop of one process: cycle, worker, and a wait that a finished execution ends (DESIGN §7)."""
+
+import os
+import select
+import time
+from collections.abc import Callable
+from typing import Any
+
+from qinglong_sql.cadence import next_delay
+from qinglong_sql.errors import Malformed, NotReady
+from qinglong_sql.execution import boottime_ms
+from qinglong_sql.limits import IDLE_STANDALONE_MS, LOCAL_PAUSE_MS
+from qinglong_sql.scheduler import STANDALONE, Pages, StageFailed, Turn, local_cycle
+from qinglong_sql.store import Store
+from qinglong_sql.worker import Worker
+
+GIVE_UP_MS = 60_000
+DRAIN_MS = 30_000
+
+
+def drive(
+    store: Store,
+    worker: Worker,
+    until: Callable[[], bool],
+    on_change: Callable[[], object] | None = None,
+    *,
+    pages: Pages = STANDALONE,
+    idle_ms: float = IDLE_STANDALONE_MS,
+    on_error: Callable[[Exception], object] | None = None,
+    give_up_ms: int = GIVE_UP_MS,
+    wake: int | None = None,
+    lease: bool = True,
+    clock: Callable[[], int] = boottime_ms,
+) -> None:
+    """Run cycles and the worker until `until` says so; `on_change` is called when something moved.
+
+    What a tick raises is told to `on_error` and tried again in the next one. It is raised when time
+    cannot help (NotReady, Malformed), and when every tick of the last `give_up_ms` raised. A wait
+    ends when the descriptor `wake` is readable, which is then emptied. Without `lease` the worker
+    takes nothing new. The worker stays open.
+    """
+    turn, delay_ms, failing_since_ms = Turn(), 0.0, None
+    while not until():
+        turn, moved, error = _tick(store, worker, turn, pages, lease=lease)
+        if moved and on_change:
+            on_change()
+        if error is None:
+            failing_since_ms = None
+        else:
+            if failing_since_ms is None:
+                failing_since_ms = clock()
+            cause = error.__cause__ if isinstance(error, StageFailed) else error
+            hopeless = isinstance(cause, NotReady | Malformed)
+            if hopeless or clock() - failing_since_ms >= give_up_ms:
+                raise error
+            if on_error:
+                on_error(error)
+        delay_ms = next_delay(delay_ms, applied=moved and error is None, idle_ms=idle_ms)
+        _wait(worker, delay_ms, wake, clock)
+
+
+def drain(
+    store: Store,
+    worker: Worker,
+    *,
+    within_ms: int = DRAIN_MS,
+    clock: Callable[[], int] = boottime_ms,
+    **options: Any,
+) -> bool:
+    """Finish what the worker holds and take nothing new; True when all of it ended in time.
+
+    `options` are those of `drive`, which also says what is raised.
+    """
+    end_ms = clock() + within_ms
+    drive(
+        store,
+        worker,
+        lambda: not worker.busy() or clock() >= end_ms,
+        lease=False,
+        clock=clock,
+        **options,
+    )
+    return not worker.busy()
+
+
+def _tick(
+    store: Store, worker: Worker, turn: Turn, pages: Pages, *, lease: bool
+) -> tuple[Turn, bool, Exception | None]:
+    """Report, then a cycle, then dispatch; the next turn, whether anything moved, the first error.
+
+    Reports and renewals do not wait for a cycle that fails, but nothing new is leased after it.
+    """
+    first: Exception | None = None
+    moved = False
+    try:
+        moved = worker.settle() > 0
+    except Exception as error:
+        first = error
+    try:
+        cycle = local_cycle(store, turn, pages)
+    except StageFailed as error:
+        cycle, lease, first = error.cycle, False, first or error
+    if cycle.stopping:
+        worker.renew_soon()
+    try:
+        moved = worker.dispatch(lease=lease) > 0 or moved
+    except Exception as error:
+        first = first or error
+    return cycle.next, moved or cycle.applied, first
+
+
+def _wait(worker: Worker, delay_ms: float, wake: int | None, clock: Callable[[], int]) -> None:
+    """Wait for the delay, an execution, `wake`, or what the worker has to do by itself."""
+    # Always a little, or another process finds the database taken for seconds (DESIGN §6).
+    time.sleep(LOCAL_PAUSE_MS / 1000)
+    due_ms = worker.due_at_ms()
+    left_ms = delay_ms - LOCAL_PAUSE_MS
+    if due_ms is not None:
+        left_ms = min(left_ms, due_ms - clock())
+    poll = select.poll()
+    for fd in worker.filenos():
+        poll.register(fd, select.POLLIN)
+    if wake is not None:
+        poll.register(wake, select.POLLIN)
+    ready = dict(poll.poll(max(0.0, left_ms)))
+    if wake in ready:
+        os.read(wake, 4096)

@@ -1,0 +1,211 @@
+"""What a worker knows of one attempt that it holds, from the lease to the report (DESIGN §9)."""
+
+import secrets
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from qinglong_sql.canonical import canonical, digest
+from qinglong_sql.errors import QinglongError
+from qinglong_sql.execution import (
+    Execution,
+    RecordBroken,
+    evidence,
+    read_journal,
+    read_receipt,
+    write_journal,
+)
+from qinglong_sql.limits import LEASE_RENEWALS, WORKER_BATCH
+from qinglong_sql.store import Store
+from qinglong_sql.workplace import End, Gone, end_of
+
+# leased: ours, without a launcher · waiting: a launcher waits for "go", the start is unanswered ·
+# live: "go" was said · parted: no connection to its launcher, a receipt may come · ended: to be
+# reported · unproven: nothing will ever be known, recovery decides by the fence
+Phase = Literal["leased", "waiting", "live", "parted", "ended", "unproven"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What an attempt may be leased with; a repeated offer gets the answer of the first."""
+
+    offer_id: str
+    token: str
+    sent_ms: int
+
+    def row(self) -> dict[str, str]:
+        return {"offer_id": self.offer_id, "token_digest": digest(self.token)}
+
+
+@dataclass(slots=True)
+class Held:
+    """One attempt; times are CLOCK_BOOTTIME milliseconds, except `expires_at_ms`."""
+
+    attempt_id: str
+    run_id: str
+    step_key: str
+    number: int
+    offer_id: str
+    fence: int
+    token: str
+    folder: Path
+    phase: Phase
+    lease: Mapping[str, Any] | None = None  # the row of lease_attempts; None once it was journaled
+    timeout_ms: int | None = None
+    lease_end_ms: int = 0
+    expires_at_ms: int = 0  # the same by the database's clock; 0 is not known
+    renew_at_ms: int = 0
+    execution: Execution | None = None
+    started: bool = False
+    told_running: bool = False
+    start_unsure: bool = False  # a start was sent and its answer was lost
+    lost: bool = False  # the database has taken the lease away
+    end: End | Gone | None = None
+
+    def command(self, **more: Any) -> dict[str, Any]:
+        """The command of this attempt, with its authority."""
+        return {
+            "attempt_id": self.attempt_id, "fence": self.fence, "token": self.token, **more,
+        }  # fmt: skip
+
+    def start(self) -> dict[str, Any]:
+        """The starting ACK; the same identity whenever it is repeated."""
+        assert self.execution is not None
+        known = self.execution.identity
+        named = {key: known[key] for key in ("boot_id", "launcher_pid", "launcher_ticks")}
+        return self.command(identity=canonical(named))
+
+    def report(self) -> dict[str, Any]:
+        """The report of an end."""
+        end = self.end
+        assert isinstance(end, End)
+        return self.command(
+            how=end.how, exit_code=end.exit_code, output=end.output, error=end.error
+        )
+
+    def attestation(self) -> dict[str, Any]:
+        """The word that nothing of it runs any more."""
+        assert isinstance(self.end, Gone)
+        return self.command(reason=self.end.reason)
+
+    def journal(self, execution: Execution) -> None:
+        """Make durable what a later worker needs to take this over. Raises OSError."""
+        record = {
+            "attempt": self.attempt_id,
+            "run_id": self.run_id,
+            "step_key": self.step_key,
+            "number": self.number,
+            "offer": self.offer_id,
+            "fence": self.fence,
+            "token": self.token,
+            "folder": str(self.folder),
+        }
+        write_journal(self.folder, record | execution.identity)
+
+    def part(self) -> None:
+        """Close the connection; a launcher that still waits for "go" ends as not_started."""
+        if self.execution:
+            self.execution.close()
+            self.execution = None
+
+    def look(self) -> Literal["alive", "known", "none"]:
+        """See what the folder of a parted execution proves, and set `end` when it is known."""
+        try:
+            seen = evidence(self.folder)
+            receipt = read_receipt(self.folder) if seen == "receipt" else None
+        except RecordBroken:
+            return "none"
+        if receipt:
+            self.end = end_of(receipt, self.folder)
+        elif seen == "other_boot":
+            self.end = Gone("other_boot")
+        else:
+            return "alive" if seen == "alive" else "none"
+        return "known"
+
+
+def new_offer(now_ms: int) -> Offer:
+    """An offer with 256 bits of its own; only the token's digest is sent with it."""
+    return Offer("of" + uuid.uuid4().hex[:24], secrets.token_hex(32), now_ms)
+
+
+def held_of_lease(row: Mapping[str, Any], offer: Offer, folder: Path, lease_ms: int) -> Held:
+    """What a row of `lease_attempts` says, its lease counted from before the request."""
+    return Held(
+        attempt_id=row["attempt_id"],
+        run_id=row["run_id"],
+        step_key=row["step_key"],
+        number=row["number"],
+        offer_id=offer.offer_id,
+        fence=row["fence"],
+        token=offer.token,
+        folder=folder,
+        phase="leased",
+        lease=row,
+        timeout_ms=row["timeout_ms"],
+        lease_end_ms=offer.sent_ms + lease_ms,
+        expires_at_ms=row["expires_at_ms"],
+        renew_at_ms=offer.sent_ms + lease_ms // LEASE_RENEWALS,
+    )
+
+
+def held_of_journal(folder: Path) -> Held | None:
+    """What an earlier worker journaled of an execution; None without a journal.
+
+    Raises RecordBroken for a journal that is not one of ours.
+    """
+    record = read_journal(folder)
+    if record is None:
+        return None
+    try:
+        return Held(
+            attempt_id=record["attempt"],
+            run_id=record["run_id"],
+            step_key=record["step_key"],
+            number=record["number"],
+            offer_id=record["offer"],
+            fence=record["fence"],
+            token=record["token"],
+            folder=folder,
+            phase="parted",
+        )
+    except KeyError as error:
+        raise RecordBroken(f"{folder}/journal.json: no {error}") from error
+
+
+def command_all(
+    store: Store,
+    step: str,
+    held: Sequence[Held],
+    command: Callable[[Held], Mapping[str, Any]],
+    **params: object,
+) -> tuple[list[tuple[Held, dict[str, Any]]], Exception | None]:
+    """Send one worker command for many attempts, at most WORKER_BATCH a call.
+
+    Answers each attempt that was answered with its row, and the first error. A batch that breaks a
+    promise is sent again one by one, so that one attempt cannot hold up the others.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    first: Exception | None = None
+    batches = [held[at : at + WORKER_BATCH] for at in range(0, len(held), WORKER_BATCH)]
+    while batches:
+        batch = batches.pop(0)
+        text = canonical([command(one) for one in batch])
+        try:
+            for row in store.call(step, p_commands=text, **params):
+                rows[row["attempt_id"]] = row
+        except QinglongError as error:
+            if len(batch) > 1:
+                batches += [[one] for one in batch]
+            first = first or error
+        except Exception as error:
+            return _answered(held, rows), first or error
+    return _answered(held, rows), first
+
+
+def _answered(
+    held: Sequence[Held], rows: Mapping[str, dict[str, Any]]
+) -> list[tuple[Held, dict[str, Any]]]:
+    return [(one, rows[one.attempt_id]) for one in held if one.attempt_id in rows]

@@ -1,0 +1,154 @@
+"""How a worker comes to its attempts: session, offers, and a launcher behind each (DESIGN §9)."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from qinglong_sql.canonical import canonical
+from qinglong_sql.errors import Fenced
+from qinglong_sql.execution import ForkServer, LaunchFailed, prepare, start_forkserver
+from qinglong_sql.holding import Held, Offer, held_of_lease, new_offer
+from qinglong_sql.limits import LEASE_MARGIN_MIN_MS
+from qinglong_sql.store import Store
+from qinglong_sql.workplace import End, spec_of, write_input
+
+# How long after a lease's end recovery waits: at least the launcher's margin.
+GRACE_MS = 2 * LEASE_MARGIN_MIN_MS
+BACK_OFF_MS = 1_000
+
+
+class Intake:
+    """Leases for one worker into `held`, and prepares what it leased until a start can be sent."""
+
+    def __init__(
+        self,
+        store: Store,
+        state_dir: Path,
+        held: dict[str, Held],
+        *,
+        queues: Sequence[str],
+        slots: int,
+        lease_ms: int,
+        offers: int,
+        stop_grace_ms: int,
+        inherited: Mapping[str, str],
+        clock: Callable[[], int],
+    ) -> None:
+        self.forkserver: ForkServer | None = None
+        self._store = store
+        self._state_dir = state_dir
+        self._held = held
+        self._queues = list(queues)
+        self._slots = slots
+        self._lease_ms = lease_ms
+        self._offers = offers
+        self._stop_grace_ms = stop_grace_ms
+        self._inherited = dict(inherited)
+        self._clock = clock
+        self._worker_id = ""
+        self._session_id = ""
+        self._unanswered: dict[str, list[Offer]] = {}  # by queue
+        self._not_before_ms = 0
+
+    def begin(self, worker_id: str) -> None:
+        """Lease as this worker from now on; the session is registered with the first lease."""
+        self._worker_id = worker_id
+
+    def end(self) -> None:
+        """Let the fork server go, and end the session. Raises what the store raises."""
+        if self.forkserver:
+            self.forkserver.close()
+            self.forkserver = None
+        session_id, self._session_id = self._session_id, ""
+        if session_id:
+            self._store.call("end_session", p_worker_id=self._worker_id, p_session_id=session_id)
+
+    def reap(self) -> None:
+        """Notice a fork server that died; its launchers go on without it."""
+        if self.forkserver and not self.forkserver.alive():
+            self.forkserver.close()
+            self.forkserver = None
+
+    def lease(self, free: int) -> int:
+        """Lease at most `free` attempts, the queues taking turns; returns how many it got."""
+        free = min(self._offers, free)
+        if free <= 0 or self._clock() < self._not_before_ms:
+            return 0
+        if not self._session_id:
+            self._register()
+        got = 0
+        for _ in self._queues:
+            if got >= free:
+                break
+            queue = self._queues.pop(0)
+            self._queues.append(queue)
+            got += self._lease_from(queue, free - got)
+        return got
+
+    def _register(self) -> None:
+        session_id = os.urandom(16).hex()
+        self._store.call(
+            "register_worker",
+            p_worker_id=self._worker_id,
+            p_session_id=session_id,
+            p_queues=canonical(sorted(self._queues)),
+            p_slots=self._slots,
+            p_self_fencing=1,
+            p_grace_ms=GRACE_MS,
+        )
+        self._session_id = session_id
+
+    def _lease_from(self, queue: str, free: int) -> int:
+        """Offers whose answer was lost are repeated as they were."""
+        offers = self._unanswered.pop(queue, None)
+        offers = offers or [new_offer(self._clock()) for _ in range(free)]
+        try:
+            rows = self._store.call(
+                "lease_attempts",
+                p_worker_id=self._worker_id,
+                p_session_id=self._session_id,
+                p_queue=queue,
+                p_offers=canonical([offer.row() for offer in offers]),
+                p_lease_ms=self._lease_ms,
+            )
+        except Fenced:  # the session is over: register anew with the next tick
+            self._session_id = ""
+            raise
+        except Exception:
+            self._unanswered[queue] = offers
+            raise
+        by_id = {offer.offer_id: offer for offer in offers}
+        for row in rows:
+            offer = by_id[row["offer_id"]]
+            folder = self._state_dir / "exec" / offer.offer_id
+            self._held[row["attempt_id"]] = held_of_lease(row, offer, folder, self._lease_ms)
+        return len(rows)
+
+    def prepare(self, held: Held) -> bool:
+        """Put a waiting launcher behind a leased attempt; False when the lease is no longer ours.
+
+        What fails on this machine is given back as not_started, and nothing is leased for a while.
+        """
+        rows = self._store.call("attempt_input", p_attempt_id=held.attempt_id, p_token=held.token)
+        if not rows:
+            return False
+        try:
+            self._launch(held, rows[0]["input"])
+        except (OSError, ValueError, LaunchFailed) as error:
+            held.part()
+            held.phase, held.end = "ended", End("not_started", error=str(error)[:200])
+            self._not_before_ms = self._clock() + BACK_OFF_MS
+        return True
+
+    def _launch(self, held: Held, text: str) -> None:
+        assert held.lease is not None
+        spec = spec_of(held.lease, held.folder, self._inherited)
+        prepare(held.folder, replace(spec, grace_ms=self._stop_grace_ms))
+        write_input(held.folder, text)
+        self.reap()
+        if not self.forkserver:
+            self.forkserver = start_forkserver(self._state_dir)
+        held.execution = self.forkserver.spawn(held.folder)
+        held.journal(held.execution)
+        held.lease, held.phase = None, "waiting"

@@ -1,0 +1,146 @@
+"""The coordinator: which stages run in which order (DESIGN §7).
+
+It keeps nothing: what one cycle leaves to the next is a `Turn`. A failed stage ends its cycle and
+says nothing of the rest; what was committed before is found by the next cycle. Dispatch, the last
+stage of the local cycle, belongs to the worker.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from qinglong_sql.limits import EDGE_PAGES, PAGE_SIZE, PAGES, STANDALONE_PAGES
+from qinglong_sql.stage import STAGES, StalledContinuation, Tally, run_stage
+from qinglong_sql.store import Store
+
+SWEEP = "sweep"
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """(size, pages) of each kind of stage; recovery and deadlines have the bounds of a cluster."""
+
+    cancellation: tuple[int, int] = (PAGE_SIZE, PAGES)
+    frontier: tuple[int, int] = (PAGE_SIZE, PAGES)
+    admission: tuple[int, int] = (PAGE_SIZE, PAGES)
+    recovery: tuple[int, int] = (PAGE_SIZE, PAGES)
+
+
+CLUSTER = Pages()
+STANDALONE = Pages(*STANDALONE_PAGES)
+EDGE = Pages(*EDGE_PAGES, recovery=EDGE_PAGES[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a cycle is told by the one before: its number, and how far the sweep has come."""
+
+    number: int = 0
+    swept: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """What a cycle did, a tally a stage in the order in which they ran, and the next turn."""
+
+    tallies: dict[str, Tally]
+    next: Turn
+
+    @property
+    def applied(self) -> bool:
+        """Whether anything moved, so that the next cycle follows at once."""
+        return any(tally.applied for tally in self.tallies.values())
+
+    @property
+    def stopping(self) -> bool:
+        """Whether runs with an intent were looked at: their executions should hear of it."""
+        return any(self.tallies[road].scanned for road in ROADS if road in self.tallies)
+
+
+class StageFailed(RuntimeError):
+    """A stage raised; `cycle` holds what the stages before it did, `__cause__` what it raised."""
+
+    def __init__(self, stage: str, cycle: Cycle) -> None:
+        super().__init__(f"stage {stage} failed")
+        self.stage = stage
+        self.cycle = cycle
+
+
+Work = tuple[str, Callable[[Store], Tally]]
+ROADS = ("cancellation", "task_cancellation")
+
+
+def local_cycle(store: Store, turn: Turn, pages: Pages = STANDALONE) -> Cycle:
+    """One cycle of a single process, without dispatch. Raises StageFailed."""
+    return _in_order(
+        store,
+        turn,
+        [
+            *_cancelling(turn, pages),
+            *_recovering(pages),
+            _stage("frontier", pages.frontier),
+            _stage("task_admission", pages.admission),
+        ],
+    )
+
+
+def scheduler_cycle(store: Store, turn: Turn, pages: Pages = CLUSTER) -> Cycle:
+    """One cycle of a cluster's scheduler lifecycle. Raises StageFailed."""
+    return _in_order(
+        store,
+        turn,
+        [
+            *_recovering(pages),
+            _stage("frontier", pages.frontier),
+            _stage("task_admission", pages.admission),
+        ],
+    )
+
+
+def cancellation_cycle(store: Store, turn: Turn, pages: Pages = CLUSTER) -> Cycle:
+    """One cycle of a cluster's cancellation lifecycle, a fault domain apart. Raises StageFailed."""
+    return _in_order(store, turn, _cancelling(turn, pages), sweeps=False)
+
+
+def _cancelling(turn: Turn, pages: Pages) -> list[Work]:
+    # The roads take turns, so that one that is long or fails cannot keep the other from moving.
+    roads = ROADS if turn.number % 2 == 0 else ROADS[::-1]
+    return [_stage(name, pages.cancellation) for name in ("deadline", *roads)]
+
+
+def _recovering(pages: Pages) -> list[Work]:
+    return [_stage("expiry", pages.recovery), _stage("retry", pages.recovery)]
+
+
+def _stage(name: str, bounds: tuple[int, int]) -> Work:
+    size, pages = bounds
+    return name, lambda store: run_stage(store, STAGES[name], size=size, pages=pages)
+
+
+def _in_order(store: Store, turn: Turn, work: Iterable[Work], *, sweeps: bool = True) -> Cycle:
+    tallies: dict[str, Tally] = {}
+    turn = replace(turn, number=turn.number + 1)
+    for name, run in work:
+        try:
+            tallies[name] = run(store)
+            if name == "retry" and sweeps:
+                name = SWEEP
+                tallies[name], swept = sweep(store, turn.swept)
+                turn = replace(turn, swept=swept)
+        except Exception as error:
+            raise StageFailed(name, Cycle(tallies, turn)) from error
+    return Cycle(tallies, turn)
+
+
+def sweep(store: Store, after: str) -> tuple[Tally, str]:
+    """Put back agenda rows that are missing, for one slice of runs; returns where to go on.
+
+    Raises StalledContinuation for a slice that is too large or does not move on.
+    """
+    rows = store.call("sweep_agenda", p_after_run_id=after, p_limit=PAGE_SIZE)
+    keys = [row["run_id"] for row in rows]
+    if len(keys) > PAGE_SIZE or any(b <= a for a, b in pairwise([after, *keys])):
+        raise StalledContinuation(SWEEP, after, keys)
+    moved = sum(row["stages"] > 0 for row in rows)
+    tally = Tally(scanned=len(rows), applied=moved, effects=sum(row["stages"] for row in rows))
+    return tally, keys[-1] if len(keys) == PAGE_SIZE else ""

@@ -1,0 +1,178 @@
+"""The loop of one process: it wakes by itself, tells errors, goes on, gives up, drains."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qinglong_sql.drive import drain, drive
+from qinglong_sql.errors import NotReady
+from qinglong_sql.scheduler import EDGE, StageFailed
+from qinglong_sql.store import Store
+from tests.site import Site, opened
+
+
+@pytest.fixture
+def site(sqlite_dsn: str, tmp_path: Path) -> Iterator[Site]:
+    with opened(sqlite_dsn, tmp_path) as site:
+        yield site
+
+
+class Failing:
+    """A store whose pages of one stage, or whose steps, raise while `left` lasts."""
+
+    def __init__(self, store: Store, name: str, error: Exception, left: int = 10**9) -> None:
+        self.store, self.name, self.error, self.left = store, name, error, left
+        self.engine = store.engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def _fail(self, name: str) -> None:
+        if name == self.name and self.left:
+            self.left -= 1
+            raise self.error
+
+    def page(self, stage: Any, after: tuple[int, str], limit: int) -> list[dict[str, Any]]:
+        self._fail(stage.name)
+        return self.store.page(stage, after, limit)
+
+    def call(self, step: str, /, **params: Any) -> list[dict[str, Any]]:
+        self._fail(step)
+        return self.store.call(step, **params)
+
+
+CHAIN = "s0: {run: 'true'}\n" + "\n".join(
+    f"s{n}: {{run: 'true', needs: [s{n - 1}]}}" for n in range(1, 8)
+)
+
+
+def test_a_finished_execution_wakes_the_loop_directly(site: Site) -> None:
+    site.publish("one: {run: 'sleep 1'}\ntwo: {run: 'true', needs: [one]}")
+    began = time.monotonic()
+    assert site.finish(site.start(), idle_ms=3_600_000)["status"] == "succeeded"
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("options", [{}, {"pages": EDGE}])
+def test_a_chain_runs_without_waiting_for_the_cadence(site: Site, options: dict[str, Any]) -> None:
+    site.publish(CHAIN)
+    began = time.monotonic()
+    assert site.finish(site.start(), idle_ms=60_000, **options)["status"] == "succeeded"
+    assert time.monotonic() - began < 10
+    assert site.errors == []
+
+
+def test_it_does_nothing_when_there_is_nothing_to_wait_for(site: Site) -> None:
+    drive(None, None, lambda: True)  # type: ignore[arg-type]
+
+
+def test_changes_are_told_and_idle_ticks_are_not(site: Site) -> None:
+    changes: list[str] = []
+    site.publish("one: {run: 'true'}")
+    run_id = site.start()
+    worker = site.worker()
+    site.finish(run_id, worker, on_change=lambda: changes.append(site.run(run_id)["status"]))
+    assert changes and changes[-1] == "succeeded"
+    told, end = len(changes), time.monotonic() + 0.3
+    site.drive(worker, lambda: time.monotonic() > end, on_change=lambda: changes.append("idle"))
+    assert len(changes) == told
+
+
+def test_a_failing_stage_is_told_and_tried_again(site: Site) -> None:
+    site.publish("one: {run: 'true'}")
+    store = Failing(site.store, "frontier", ConnectionError("gone"), left=3)
+    assert site.finish(site.start(), store=store)["status"] == "succeeded"
+    assert len(site.errors) == 3
+    assert all(isinstance(error, StageFailed) for error in site.errors)
+
+
+def test_executions_are_reported_and_renewed_while_a_stage_fails(site: Site) -> None:
+    site.publish("one: {run: 'echo $$ > pid; sleep 0.3'}")
+    run_id = site.start()
+    worker = site.worker()
+    site.drive(worker, lambda: site.lines("pid") != [])
+    store = Failing(site.store, "deadline", ConnectionError("gone"))
+    site.drive(worker, lambda: site.step(run_id, "one")["status"] == "succeeded", store=store)
+    assert site.errors
+    assert site.finish(run_id, worker)["status"] == "succeeded"
+
+
+def test_nothing_new_is_leased_after_a_failed_stage(site: Site) -> None:
+    site.publish("one: {run: 'touch ran'}")
+    run_id = site.start()
+    worker = site.worker(queues=["another"])
+    site.drive(worker, lambda: site.attempts(run_id) != [])
+    worker.close()
+    store = Failing(site.store, "retry", ConnectionError("gone"))
+    worker = site.worker()
+    site.drive(worker, lambda: len(site.errors) > 5, store=store)
+    assert worker.held == {} and not site.path("ran").exists()
+
+
+def test_what_time_cannot_heal_is_raised_at_once(site: Site) -> None:
+    store = Failing(site.store, "expiry", NotReady("not the shipped schema"))
+    with pytest.raises(StageFailed) as raised:
+        drive(store, site.worker(), lambda: False)  # type: ignore[arg-type]
+    assert isinstance(raised.value.__cause__, NotReady)
+
+
+def test_it_gives_up_when_every_tick_failed_for_long(site: Site) -> None:
+    store = Failing(site.store, "expiry", ConnectionError("gone"))
+    began = time.monotonic()
+    with pytest.raises(StageFailed):
+        drive(  # type: ignore[call-arg]
+            store, site.worker(), lambda: False, idle_ms=20, give_up_ms=300  # type: ignore[arg-type]
+        )  # fmt: skip
+    assert 0.3 <= time.monotonic() - began < 5
+
+
+def test_a_wait_ends_when_somebody_writes_to_wake(site: Site) -> None:
+    read, write = os.pipe()
+    woken: list[float] = []
+    timer = threading.Timer(0.3, os.write, (write, b"x"))
+    try:
+        worker = site.worker()
+        began = time.monotonic()
+        timer.start()
+
+        def until() -> bool:
+            woken.append(time.monotonic() - began)
+            return woken[-1] > 0.25
+
+        drive(site.store, worker, until, idle_ms=60_000, wake=read)
+        # From the back-off's long waits only the byte can have ended the last one.
+        assert woken[-1] < 2
+    finally:
+        timer.join()
+        os.close(read)
+        os.close(write)
+
+
+def test_a_drain_finishes_what_is_held_and_takes_nothing_new(site: Site) -> None:
+    site.publish(
+        "one: {run: 'echo $$ > pid; sleep 0.3; echo one >> witness'}\n"
+        "two: {run: 'echo two >> witness', needs: [one]}"
+    )
+    run_id = site.start()
+    worker = site.worker()
+    site.drive(worker, lambda: site.lines("pid") != [])
+    assert drain(site.store, worker, idle_ms=50)
+    assert site.lines("witness") == ["one"] and site.run(run_id)["status"] == "running"
+    site.finish(run_id, worker)
+
+
+def test_a_drain_is_bounded(site: Site) -> None:
+    site.publish("one: {run: 'echo $$ > pid; sleep 60'}")
+    run_id = site.start()
+    worker = site.worker()
+    site.drive(worker, lambda: site.lines("pid") != [])
+    began = time.monotonic()
+    assert not drain(site.store, worker, within_ms=200, idle_ms=50)
+    assert time.monotonic() - began < 2
+    worker.stop("shutdown", grace_ms=0)
+    site.finish(run_id, worker)
