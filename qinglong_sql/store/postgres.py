@@ -7,7 +7,7 @@ works behind pgbouncer in transaction mode: no LISTEN, no session lock, no serve
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import psycopg
 from psycopg import sql
@@ -117,11 +117,11 @@ class PostgresStore:
         """
         if view not in VIEWS:
             raise KeyError(view)
-        where, filtered = select_text(view, self._columns(view), order, limit, equals)
+        where, values = select_text(view, self._columns(view), order, limit, equals)
         query = sql.SQL("select * from ql.{}").format(sql.Identifier(view))
         text = sql.SQL(where.replace("{}", "%s"))  # names were checked against the view's own
         with self._typed():
-            return self._rows(query + text, [equals[name] for name in filtered])
+            return self._rows(query + text, values)
 
     def close(self) -> None:
         """Let the connection go; a closed store raises RuntimeError."""
