@@ -81,7 +81,6 @@ def run(
                 queues=queues,
                 slots=slots,
                 lease_ms=lease_ms,
-                run_id=row["run_id"],
             )
             ended = Session(store, worker, row["run_id"], view).to_the_end()
         finally:
