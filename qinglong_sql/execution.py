@@ -1,8 +1,9 @@
-"""The worker's side of executions: fork server, launchers, journal, receipts, evidence (DESIGN §9).
+"""The worker's side of executions: fork server and launchers (DESIGN §9).
 
 One poll loop drives it: select on `ForkServer.fileno()` (readable: the fork server is gone) and
 on each `Execution.fileno()` (readable: call `poll`). Times are CLOCK_BOOTTIME milliseconds, but
-`_at_ms` is the wall clock. Nothing here speaks SQL.
+`_at_ms` is the wall clock. What the folder of an execution holds is in `evidence`, and passed on
+from here. Nothing here speaks SQL.
 """
 
 from __future__ import annotations
@@ -13,109 +14,40 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from qinglong_sql import forkserver as fs
-from qinglong_sql.forkserver import boot_id, boottime_ms
+from qinglong_sql.evidence import (
+    GRACE_MS,
+    Receipt,
+    RecordBroken,
+    Spec,
+    evidence,
+    prepare,
+    read_journal,
+    read_receipt,
+    write_journal,
+)
+from qinglong_sql.linux import (
+    NotSupported,
+    boot_id,
+    boottime_ms,
+    packet_sockets,
+    require_linux,
+    start_ticks,
+)
 
 __all__ = [
-    "Execution", "ForkServer", "LaunchFailed", "NotSupported", "Receipt", "RecordBroken", "Spec",
-    "adopt", "boot_id", "boottime_ms", "evidence", "prepare", "read_journal", "read_receipt",
-    "require_linux", "start_forkserver", "write_journal",
+    "GRACE_MS", "Execution", "ForkServer", "LaunchFailed", "NotSupported", "Receipt",
+    "RecordBroken", "Spec", "adopt", "boot_id", "boottime_ms", "evidence", "prepare",
+    "read_journal", "read_receipt", "require_linux", "start_forkserver", "write_journal",
 ]  # fmt: skip
 
 ANSWER_S = 5.0
-LOG_CAP_BYTES = 4 * 1024 * 1024
-GRACE_MS = 10_000
-
-Kind = Literal["not_started", "ended", "launcher_lost"]
-Why = Literal[
-    "eof", "lease_over", "exit", "stop", "deadline", "lease", "launcher_died", "start_failed"
-]
-Evidence = Literal["receipt", "alive", "other_boot", "none"]
 
 
 class LaunchFailed(RuntimeError):
     """No launcher came up; the command cannot have started."""
-
-
-class NotSupported(RuntimeError):
-    """This machine lacks what executions need."""
-
-
-class RecordBroken(RuntimeError):
-    """A journal or receipt is there and is not one of ours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What a launcher is to run.
-
-    `env` is the whole environment of the command. A value `{"file": path}` is read by the command's
-    own process right before exec, one final newline taken off, so a secret never reaches disk.
-    """
-
-    attempt: str
-    argv: Sequence[str]
-    cwd: str
-    env: Mapping[str, str | Mapping[str, str]]
-    log_cap_bytes: int = LOG_CAP_BYTES
-    grace_ms: int = GRACE_MS
-    margin_ms: int = fs.MIN_MARGIN_MS
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """How an execution ended; it is written only when nothing of its tree is left (DESIGN §9)."""
-
-    attempt: str
-    launcher_pid: int
-    launcher_ticks: int
-    boot_id: str
-    kind: Kind
-    why: Why
-    exit: str | None  # exit:N or signal:N
-    reason: str | None  # what the worker gave with its stop
-    go_boot_ms: int | None
-    go_at_ms: int | None
-    end_boot_ms: int
-    end_at_ms: int
-    tree: Literal["empty"]
-    bytes_logged: int
-    bytes_dropped: int
-    error: str | None
-
-
-def require_linux() -> None:
-    """Raise NotSupported, naming all that is missing here for executions (DESIGN §9)."""
-    missing = []
-    if not sys.platform.startswith("linux"):
-        raise NotSupported(f"executions need Linux, this is {sys.platform}")
-    probes: dict[str, Callable[[], object]] = {
-        "CLOCK_BOOTTIME timers": lambda: os.close(fs.boottime_timer()),
-        "signalfd": lambda: os.close(fs.child_signals()),
-        "SOCK_SEQPACKET sockets": lambda: list(map(socket.socket.close, _socketpair())),
-        "/proc/thread-self/children (CONFIG_PROC_CHILDREN)": fs.children,
-        "/proc/sys/kernel/random/boot_id": fs.boot_id,
-    }
-    for name, probe in probes.items():
-        try:
-            probe()
-        except (OSError, AttributeError) as error:
-            missing.append(f"{name} ({error})")
-    with suppress(OSError):
-        if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115
-            missing.append("a /proc of this PID namespace")
-    if missing:
-        raise NotSupported("executions need " + ", ".join(missing))
-
-
-def _socketpair() -> tuple[socket.socket, socket.socket]:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def _answer(sock: socket.socket) -> dict[str, Any]:
@@ -216,7 +148,7 @@ class ForkServer:
         self._popen = popen
         self._control = control
         self.pid = popen.pid
-        self.ticks = fs.start_ticks(popen.pid)
+        self.ticks = start_ticks(popen.pid)
 
     def fileno(self) -> int:
         """The descriptor to select on: readable when the fork server is gone."""
@@ -228,7 +160,7 @@ class ForkServer:
 
     def spawn(self, folder: Path) -> Execution:
         """Fork a launcher for a folder of `prepare`; it waits for `go`. Raises LaunchFailed."""
-        ours, theirs = _socketpair()
+        ours, theirs = packet_sockets()
         try:
             with theirs:
                 path = os.fsencode(folder.absolute())
@@ -265,7 +197,7 @@ def start_forkserver(state_dir: Path) -> ForkServer:
         "forkserver.main(int(sys.argv[1]))"
     )
     keep = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
-    ours, theirs = _socketpair()
+    ours, theirs = packet_sockets()
     with theirs, log.open("ab") as complaints:
         log.chmod(0o600)
         popen = subprocess.Popen(
@@ -286,70 +218,6 @@ def start_forkserver(state_dir: Path) -> ForkServer:
         server.close(ANSWER_S)
         raise LaunchFailed(f"the fork server did not start, see {log}")
     return server
-
-
-def prepare(folder: Path, spec: Spec) -> None:
-    """Make the folder of one execution (0700) with its `spec.json` (0600). Raises OSError.
-
-    The folder must not exist: each attempt has its own.
-    """
-    folder.mkdir(mode=0o700, parents=True)
-    _write(folder, "spec.json", asdict(spec), durable=False)
-
-
-def _write(folder: Path, name: str, record: Mapping[str, Any], *, durable: bool) -> None:
-    """Replace a file as a whole: a reader finds the old or the new one."""
-    new = folder / f"{name}.new"
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(json.dumps(record, separators=(",", ":")).encode())
-        file.flush()
-        if durable:
-            os.fsync(fd)
-    new.replace(folder / name)
-    if durable:
-        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(at)
-        finally:
-            os.close(at)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        record = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError as error:
-        raise RecordBroken(f"{path}: {error}") from error
-    if not isinstance(record, dict):
-        raise RecordBroken(f"{path}: not an object")
-    return record
-
-
-def write_journal(folder: Path, record: Mapping[str, Any]) -> None:
-    """Make the journal of an execution durable, mode 0600, in place of an older one.
-
-    Beside `Execution.identity` it holds attempt, offer, fence, folder, token, run_id, step_key.
-    Raises OSError.
-    """
-    _write(folder, "journal.json", record, durable=True)
-
-
-def read_journal(folder: Path) -> dict[str, Any] | None:
-    """The journal, or None. Raises RecordBroken."""
-    return _read(folder / "journal.json")
-
-
-def read_receipt(folder: Path) -> Receipt | None:
-    """The receipt, or None. Raises RecordBroken."""
-    record = _read(folder / "receipt.json")
-    if record is None:
-        return None
-    try:
-        return Receipt(**record)
-    except TypeError as error:
-        raise RecordBroken(f"{folder}/receipt.json: {error}") from error
 
 
 def adopt(folder: Path) -> Execution | None:
@@ -375,25 +243,3 @@ def adopt(folder: Path) -> Execution | None:
         execution.close()
         return None
     return execution
-
-
-def evidence(folder: Path) -> Evidence:
-    """What is known of an execution: the rows of DESIGN §9 that a worker can see by itself.
-
-    "alive" says that a receipt will come: its launcher runs, or the fork server that attests for
-    it. "none" proves nothing: neither that it runs, nor that it does not.
-    """
-    journal = read_journal(folder)
-    if read_receipt(folder):
-        return "receipt"
-    if journal is None:
-        return "none"
-    if journal["boot_id"] != boot_id():
-        return "other_boot"
-    # Pids and start times of another namespace mean nothing here.
-    if (journal["pid_ns"], journal["time_ns"]) != (fs.namespace("pid"), fs.namespace("time")):
-        return "none"
-    for who in ("launcher", "forkserver"):
-        if fs.start_ticks(journal[f"{who}_pid"]) == journal[f"{who}_ticks"]:
-            return "alive"
-    return "receipt" if read_receipt(folder) else "none"

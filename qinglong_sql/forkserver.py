@@ -1,14 +1,14 @@
-"""The small single-threaded parent of all launchers, and what both ask of Linux (DESIGN §9).
+"""The small single-threaded parent of all launchers (DESIGN §9).
 
 It forks a launcher for each `spawn`, outlives the worker until its last launcher is gone, KILLs
 a launcher that overstays its lease, and attests for a launcher that died. Started by
 `execution.start_forkserver`. Only light modules may be imported here: each launcher is a fork of
-this process, so all that is loaded here is paid for by every execution.
+this process, so all that is loaded here is paid for by every execution. The launcher's are loaded
+here too, before the first fork, so that no launcher does it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import gc
 import mmap
@@ -17,132 +17,38 @@ import select
 import signal
 import socket
 import sys
-import time
-from contextlib import suppress
 
-MIN_MARGIN_MS = 1_000
+from qinglong_sql import launcher
+from qinglong_sql.channel import send
+from qinglong_sql.linux import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_NAME,
+    arm,
+    boot_id,
+    boottime_ms,
+    boottime_timer,
+    child_signals,
+    children,
+    drain,
+    kill,
+    namespace,
+    prctl,
+    start_ticks,
+)
+from qinglong_sql.receipt import attest_lost
+from qinglong_sql.slot import (
+    ENDED,
+    LEASE_END,
+    MARGIN,
+    MIN_MARGIN_MS,
+    NEW,
+    RUNNING,
+    SLOT_WORDS,
+    STATE,
+)
+
 POLL_MS = MIN_MARGIN_MS // 4
 MAX_LAUNCHERS = 1_024
-
-# A slot is eight 64-bit words shared by one launcher and the fork server. Each word is written
-# whole, so the fork server never reads half a lease end.
-STATE, LEASE_END, MARGIN, TICKS, GO_BOOT, GO_WALL, LOGGED, DROPPED = range(8)
-SLOT_WORDS = 8
-
-# NEW owes no receipt; WAITING is before "go"; EMPTY has no tree and no receipt yet; ENDED has both.
-NEW, WAITING, RUNNING, EMPTY, ENDED = range(5)
-
-PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 15, 36, 38
-TFD_TIMER_ABSTIME = 1
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _checked(result: int, call: str) -> int:
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{call}: {os.strerror(code)}")
-    return result
-
-
-def prctl(option: int, value: int | bytes) -> None:
-    """Call prctl(2) with one argument. Raises OSError."""
-    argument = value if isinstance(value, bytes) else ctypes.c_ulong(value)
-    zero = ctypes.c_ulong(0)
-    _checked(_libc.prctl(option, argument, zero, zero, zero), "prctl")
-
-
-def child_signals() -> int:
-    """A non-blocking signalfd for SIGCHLD, which must be blocked. Raises OSError."""
-    mask = (ctypes.c_ulong * (128 // ctypes.sizeof(ctypes.c_ulong)))()
-    mask[0] = 1 << (signal.SIGCHLD - 1)
-    flags = os.O_NONBLOCK | os.O_CLOEXEC
-    return _checked(_libc.signalfd(-1, ctypes.byref(mask), flags), "signalfd")
-
-
-def boottime_timer() -> int:
-    """A non-blocking, disarmed timerfd of CLOCK_BOOTTIME, so that suspend counts (DESIGN §9)."""
-    flags = os.O_NONBLOCK | os.O_CLOEXEC
-    return _checked(_libc.timerfd_create(time.CLOCK_BOOTTIME, flags), "timerfd_create")
-
-
-def arm(timer: int, at_ms: int | None, every_ms: int = 0) -> None:
-    """Let `timer` fire at a CLOCK_BOOTTIME of `at_ms` and then each `every_ms`; None disarms it."""
-    at = max(1, at_ms) if at_ms is not None else 0
-    value = (ctypes.c_long * 4)(
-        every_ms // 1000, every_ms % 1000 * 1_000_000, at // 1000, at % 1000 * 1_000_000
-    )
-    call = _libc.timerfd_settime(timer, TFD_TIMER_ABSTIME, ctypes.byref(value), None)
-    _checked(call, "timerfd_settime")
-
-
-def drain(fd: int) -> None:
-    """Read what a timerfd or signalfd holds, without waiting."""
-    with suppress(BlockingIOError):
-        while os.read(fd, 4096):
-            pass
-
-
-def boottime_ms() -> int:
-    """Milliseconds since boot, suspend included."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
-def read_small(path: str) -> bytes:
-    """The whole of a small file of /proc. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return read_all(fd)
-    finally:
-        os.close(fd)
-
-
-def read_all(fd: int, limit: int = 1 << 24) -> bytes:
-    """What is left to read of a file, `limit` bytes at most. Raises OSError."""
-    parts = []
-    while limit > 0 and (part := os.read(fd, min(limit, 65_536))):
-        parts.append(part)
-        limit -= len(part)
-    return b"".join(parts)
-
-
-def boot_id() -> str:
-    """The id of this boot of the kernel."""
-    return read_small("/proc/sys/kernel/random/boot_id").decode().strip()
-
-
-def start_ticks(pid: int) -> int | None:
-    """Clock ticks between boot and the start of `pid`; None when it is dead, a zombie included."""
-    try:
-        stat = read_small(f"/proc/{pid}/stat")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return None if fields[0] in b"ZXx" else int(fields[19])
-
-
-def namespace(kind: str) -> int:
-    """The inode of our namespace of that kind ("pid", "time"); 0 where the kernel has none."""
-    try:
-        return os.stat(f"/proc/self/ns/{kind}").st_ino  # noqa: PTH116  pathlib is not light
-    except FileNotFoundError:
-        return 0
-
-
-def children() -> list[int]:
-    """Our own children, zombies included.
-
-    The kernel calls the list unreliable because a child that is reaped meanwhile can hide
-    another. Only we reap ours, and not while reading, so a child that is there from the first
-    byte to the last is in it; and a tree that is not empty always has such a child.
-    """
-    return [int(pid) for pid in read_small("/proc/thread-self/children").split()]
-
-
-def kill(pid: int, number: int) -> None:
-    """Send a signal to a child that has not been reaped; one that cannot be signalled is left."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
 
 
 def complain() -> None:
@@ -212,10 +118,8 @@ class ForkServer:
             self.spawn(connection, os.fsdecode(folder))
 
     def spawn(self, connection: socket.socket, folder: str) -> None:
-        from qinglong_sql import launcher
-
         if not self.free:
-            launcher.send(connection, {"type": "failed", "error": "too many launchers"})
+            send(connection, {"type": "failed", "error": "too many launchers"})
             return
         index = self.free[-1]
         slot = self.slots[index * SLOT_WORDS : (index + 1) * SLOT_WORDS]
@@ -224,7 +128,7 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            launcher.send(connection, {"type": "failed", "error": f"fork: {error.strerror}"})
+            send(connection, {"type": "failed", "error": f"fork: {error.strerror}"})
             return
         if pid:
             self.free.pop()
@@ -267,13 +171,11 @@ class ForkServer:
         self.killing = bool(strays)
         if strays:
             return
-        from qinglong_sql import launcher
-
         unwritten = []
         for pid, index, folder in self.lost:
             slot = self.slots[index * SLOT_WORDS : (index + 1) * SLOT_WORDS]
             try:
-                launcher.attest_lost(folder, pid, slot)
+                attest_lost(folder, pid, slot)
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     unwritten.append((pid, index, folder))
@@ -301,8 +203,6 @@ def main(control_fd: int) -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"ql-forkserver")
     os.chdir("/")
-    import qinglong_sql.launcher  # noqa: F401  before the first fork, so that no launcher does it
-
     server = ForkServer(socket.socket(fileno=control_fd))
     gc.disable()
     gc.freeze()

@@ -1,0 +1,154 @@
+"""What is written and known of an execution: spec, journal, receipt, evidence (DESIGN §9).
+
+The worker's side; the receipt is written by launcher or fork server. Nothing here speaks SQL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from qinglong_sql.linux import boot_id, namespace, start_ticks
+from qinglong_sql.slot import MIN_MARGIN_MS
+
+LOG_CAP_BYTES = 4 * 1024 * 1024
+GRACE_MS = 10_000
+
+Kind = Literal["not_started", "ended", "launcher_lost"]
+Why = Literal[
+    "eof", "lease_over", "exit", "stop", "deadline", "lease", "launcher_died", "start_failed"
+]
+Evidence = Literal["receipt", "alive", "other_boot", "none"]
+
+
+class RecordBroken(RuntimeError):
+    """A journal or receipt is there and is not one of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a launcher is to run.
+
+    `env` is the whole environment of the command. A value `{"file": path}` is read by the command's
+    own process right before exec, one final newline taken off, so a secret never reaches disk.
+    """
+
+    attempt: str
+    argv: Sequence[str]
+    cwd: str
+    env: Mapping[str, str | Mapping[str, str]]
+    log_cap_bytes: int = LOG_CAP_BYTES
+    grace_ms: int = GRACE_MS
+    margin_ms: int = MIN_MARGIN_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """How an execution ended; it is written only when nothing of its tree is left (DESIGN §9)."""
+
+    attempt: str
+    launcher_pid: int
+    launcher_ticks: int
+    boot_id: str
+    kind: Kind
+    why: Why
+    exit: str | None  # exit:N or signal:N
+    reason: str | None  # what the worker gave with its stop
+    go_boot_ms: int | None
+    go_at_ms: int | None
+    end_boot_ms: int
+    end_at_ms: int
+    tree: Literal["empty"]
+    bytes_logged: int
+    bytes_dropped: int
+    error: str | None
+
+
+def prepare(folder: Path, spec: Spec) -> None:
+    """Make the folder of one execution (0700) with its `spec.json` (0600). Raises OSError.
+
+    The folder must not exist: each attempt has its own.
+    """
+    folder.mkdir(mode=0o700, parents=True)
+    _write(folder, "spec.json", asdict(spec), durable=False)
+
+
+def _write(folder: Path, name: str, record: Mapping[str, Any], *, durable: bool) -> None:
+    """Replace a file as a whole: a reader finds the old or the new one."""
+    new = folder / f"{name}.new"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(json.dumps(record, separators=(",", ":")).encode())
+        file.flush()
+        if durable:
+            os.fsync(fd)
+    new.replace(folder / name)
+    if durable:
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(at)
+        finally:
+            os.close(at)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise RecordBroken(f"{path}: {error}") from error
+    if not isinstance(record, dict):
+        raise RecordBroken(f"{path}: not an object")
+    return record
+
+
+def write_journal(folder: Path, record: Mapping[str, Any]) -> None:
+    """Make the journal of an execution durable, mode 0600, in place of an older one.
+
+    Beside `Execution.identity` it holds attempt, offer, fence, folder, token, run_id, step_key.
+    Raises OSError.
+    """
+    _write(folder, "journal.json", record, durable=True)
+
+
+def read_journal(folder: Path) -> dict[str, Any] | None:
+    """The journal, or None. Raises RecordBroken."""
+    return _read(folder / "journal.json")
+
+
+def read_receipt(folder: Path) -> Receipt | None:
+    """The receipt, or None. Raises RecordBroken."""
+    record = _read(folder / "receipt.json")
+    if record is None:
+        return None
+    try:
+        return Receipt(**record)
+    except TypeError as error:
+        raise RecordBroken(f"{folder}/receipt.json: {error}") from error
+
+
+def evidence(folder: Path) -> Evidence:
+    """What is known of an execution: the rows of DESIGN §9 that a worker can see by itself.
+
+    "alive" says that a receipt will come: its launcher runs, or the fork server that attests for
+    it. "none" proves nothing: neither that it runs, nor that it does not.
+    """
+    journal = read_journal(folder)
+    if read_receipt(folder):
+        return "receipt"
+    if journal is None:
+        return "none"
+    if journal["boot_id"] != boot_id():
+        return "other_boot"
+    # Pids and start times of another namespace mean nothing here.
+    if (journal["pid_ns"], journal["time_ns"]) != (namespace("pid"), namespace("time")):
+        return "none"
+    for who in ("launcher", "forkserver"):
+        if start_ticks(journal[f"{who}_pid"]) == journal[f"{who}_ticks"]:
+            return "alive"
+    return "receipt" if read_receipt(folder) else "none"
