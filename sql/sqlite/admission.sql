@@ -66,29 +66,34 @@ from temp.answer as a
 cross join package_generation as g on g.package_key = :p_package_key and g.state = 'active'
 cross join (
   select
-    w.package_key,
-    w.generation,
-    w.workflow_key as target_key,
-    'workflow' as kind,
     w.workflow_id as target_id,
     w.step_count,
     w.timeout_ms
   from workflow_revision as w
+  where :p_kind = 'workflow'
+    and w.package_key = :p_package_key
+    and w.workflow_key = :p_target_key
+    and w.generation = (
+      select b.generation
+      from package_generation as b
+      where b.package_key = :p_package_key and b.state = 'active'
+    )
   union all
+  -- a task run has one step, and no deadline but its attempt's (DESIGN §5)
   select
-    k.package_key,
-    k.generation,
-    k.task_key as target_key,
-    'task' as kind,
     k.task_id as target_id,
     1 as step_count,
     cast(null as integer) as timeout_ms
   from task_revision as k
+  where :p_kind = 'task'
+    and k.package_key = :p_package_key
+    and k.task_key = :p_target_key
+    and k.generation = (
+      select b.generation
+      from package_generation as b
+      where b.package_key = :p_package_key and b.state = 'active'
+    )
 ) as t
-  on t.package_key = g.package_key
-  and t.generation = g.generation
-  and t.target_key = :p_target_key
-  and t.kind = :p_kind
 where a.outcome = 'created';
 
 insert into temp.refusal (code, message)

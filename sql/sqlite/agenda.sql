@@ -91,45 +91,53 @@ insert into temp.refusal (code, message)
 select 'QL400', 'a sweep takes 1 to 1024 runs, not ' || coalesce(:p_limit, 'null')
 where :p_limit is null or :p_limit not between 1 and 1024;
 
-delete from temp.chosen;
+delete from temp.candidate;
 
-insert into temp.chosen (run_id, due_at_ms)
+insert into temp.candidate (ordinal, attempt_id, run_id)
 select
-  r.run_id,
-  0
+  row_number() over (order by r.run_id),
+  '',
+  r.run_id
 from run as r
 where r.run_id > :p_after_run_id
 order by r.run_id
 limit :p_limit;
 
+delete from temp.chosen;
+
+insert into temp.chosen (run_id)
+select d.run_id
+from temp.candidate as d
+cross join run as r on r.run_id = d.run_id
+where r.status = 'running';
+
 delete from temp.answer;
 
--- EACH     put_back
-
-select
-  c.run_id,
-  (select count(*) from temp.answer as a where a.entity_id = c.run_id) as stages
-from temp.chosen as c
-order by c.run_id;
-
--- HELPER   put_back — what one run lacks on the agenda
-insert into temp.answer (entity_id, outcome, number)
-select
-  m.run_id,
-  m.stage,
-  case when m.due_at_ms = 0 then :now_ms else m.due_at_ms end
-from agenda_missing as m
-where m.run_id = :each_run_id
-  and (select r.status from run as r where r.run_id = :each_run_id) = 'running';
+-- EACH     find_missing
 
 insert into agenda (run_id, stage, due_at_ms)
 select
   a.entity_id,
   a.outcome,
-  a.number
+  case when a.number = 0 then :now_ms else a.number end
 from temp.answer as a
-where a.entity_id = :each_run_id
+where true
 on conflict (run_id, stage) do update set due_at_ms = min(agenda.due_at_ms, excluded.due_at_ms);
+
+select
+  d.run_id,
+  (select count(*) from temp.answer as a where a.entity_id = d.run_id) as stages
+from temp.candidate as d
+order by d.ordinal;
+
+-- HELPER   find_missing — what one run lacks on the agenda
+insert into temp.answer (entity_id, outcome, number)
+select
+  m.run_id,
+  m.stage,
+  m.due_at_ms
+from agenda_missing as m
+where m.run_id = :each_run_id;
 
 -- STEP     record_fault — a run raised in a stage: try again later, and let the others pass
 -- WRITES   run_fault, agenda

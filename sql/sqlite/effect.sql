@@ -99,7 +99,10 @@ set
   finished_at_ms = case when t.ended = 1 then t.at_ms end,
   updated_at_ms = t.at_ms
 from temp.touched as t
-where run.run_id = t.run_id and run.status = 'running' and run.version = t.version;
+where run.run_id in (select u.run_id from temp.touched as u)  -- else SQLite scans all runs
+  and run.run_id = t.run_id
+  and run.status = 'running'
+  and run.version = t.version;
 
 insert into temp.moved (entity, wanted, changed)
 select 'run', count(distinct c.run_id), changes()

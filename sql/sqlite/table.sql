@@ -88,7 +88,8 @@ create table workflow_ancestor (
   constraint distance_within_bounds check (distance between 1 and 127)
 ) strict, without rowid;
 
-create index workflow_need on workflow_ancestor (workflow_id, step_key, ancestor_key)
+-- `distance` makes it cover its queries; without that SQLite takes the primary key
+create index workflow_need on workflow_ancestor (workflow_id, step_key, ancestor_key, distance)
 where distance = 1;
 
 create table trigger (
