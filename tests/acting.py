@@ -52,26 +52,35 @@ def workflow(needs: dict[str, list[str]], timeout_ms: int | None = None) -> dict
     return {"steps": steps, "timeout_ms": timeout_ms}
 
 
+def model(tasks: dict[str, Any], workflows: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The package `nightly` as the canonical model."""
+    return {
+        "package": "nightly",
+        "tasks": tasks,
+        "triggers": {},
+        "workflows": workflows or {},
+    }
+
+
+def publish_model(store: Store, value: dict[str, Any]) -> Row:
+    return store.call(
+        "publish_package",
+        p_package_key="nightly",
+        p_manifest=canonical(value),
+        p_base_dir="/srv/nightly",
+    )[0]
+
+
 def publish(
     store: Store,
     needs: dict[str, list[str]] | None = None,
     *,
-    timeout_ms: int | None = None,
+    run_timeout_ms: int | None = None,
     **work: Any,
 ) -> None:
-    """Publish `nightly` with the task `work`, and with the workflow `flow` when needs are given."""
-    model = {
-        "package": "nightly",
-        "tasks": {"work": task(**work)},
-        "triggers": {},
-        "workflows": {} if needs is None else {"flow": workflow(needs, timeout_ms)},
-    }
-    store.call(
-        "publish_package",
-        p_package_key="nightly",
-        p_manifest=canonical(model),
-        p_base_dir="/srv/nightly",
-    )
+    """Publish the task `work` (fields in `work`), and the workflow `flow` when needs are given."""
+    flows = {} if needs is None else {"flow": workflow(needs, run_timeout_ms)}
+    publish_model(store, model({"work": task(**work)}, flows))
 
 
 def start(store: Store, kind: str = "workflow", key: str = "one", text: str = "{}") -> str:

@@ -1,0 +1,406 @@
+"""Dispatch: sessions, offers, leases, the start barrier, renewal (DOMAIN §3.5, DESIGN §5, §6)."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from qinglong_sql.errors import Fenced, Malformed, Unknown
+from tests import acting
+from tests.acting import GRACE_MS, LEASE_MS, Engine, Store
+
+
+@pytest.fixture(autouse=True)
+def _nothing_broken(store: Store) -> Iterator[None]:
+    yield
+    assert acting.unbroken(store)
+
+
+# Sessions
+
+
+def test_a_session_registers_once(store: Store, engine: Engine) -> None:
+    first = acting.register(store)
+    assert first == {"worker_id": "w1", "generation": 1, "status": "online"}
+    before = acting.everything(engine)
+    assert acting.register(store) == first
+    assert acting.everything(engine) == before
+
+
+def test_a_new_session_takes_over(store: Store) -> None:
+    acting.register(store)
+    assert acting.register(store, session="s2")["generation"] == 2
+    acting.begun(store, {"a": []})
+    with pytest.raises(Fenced):
+        acting.offer_rows(store, ["o1"], session="s1")
+    assert len(acting.offer_rows(store, ["o1"], session="s2")) == 1
+
+
+def test_an_ended_session_leases_nothing_more(store: Store, engine: Engine) -> None:
+    acting.begun(store, {"a": []})
+    acting.register(store)
+    gone = {"worker_id": "w1", "status": "offline"}
+    assert store.call("end_session", p_worker_id="w1", p_session_id="s1") == [gone]
+    before = acting.everything(engine)
+    assert store.call("end_session", p_worker_id="w1", p_session_id="s1") == [gone]
+    with pytest.raises(Fenced):
+        acting.offer_rows(store, ["o1"])
+    assert acting.everything(engine) == before
+
+
+def test_only_the_current_session_may_end(store: Store) -> None:
+    acting.register(store)
+    with pytest.raises(Fenced):
+        store.call("end_session", p_worker_id="w1", p_session_id="older")
+    with pytest.raises(Unknown):
+        store.call("end_session", p_worker_id="w9", p_session_id="s1")
+
+
+# Leases
+
+
+def test_an_offer_takes_the_lease_and_brings_what_a_worker_needs(store: Store, clock) -> None:
+    run_id = acting.begun(store, {"a": []})
+    row = acting.lease(store)["a"].row
+    assert {key: row[key] for key in row if key != "spec"} == {
+        "attempt_id": f"{run_id}-1",
+        "run_id": run_id,
+        "step_key": "a",
+        "number": 1,
+        "offer_id": "o1",
+        "fence": 1,
+        "expires_at_ms": clock.now_ms + LEASE_MS,
+        "lease_ms": LEASE_MS,
+        "timeout_ms": None,
+        "package_key": "nightly",
+        "base_dir": "/srv/nightly",
+        "task_key": "work",
+    }
+    assert json.loads(row["spec"])["run"] == ["true"]
+    assert acting.events(store, run_id)[-1] == "workflow.task_dispatch_leased"
+    assert acting.agenda(store, run_id)["expiry"] == clock.now_ms + LEASE_MS
+
+
+def test_the_oldest_attempts_go_first(store: Store, clock) -> None:
+    acting.publish(store, {"a": []})
+    runs = []
+    for number in range(3):
+        runs.append(acting.start(store, key=f"k{number}"))
+        acting.admit(store, runs[-1])
+        clock.advance(10)
+    acting.register(store)
+    assert [row["run_id"] for row in acting.offer_rows(store, ["o1", "o2"])] == runs[:2]
+
+
+def test_an_offer_repeated_answers_with_the_same_lease(store: Store, engine: Engine) -> None:
+    acting.begun(store, {"a": [], "b": [], "c": []})
+    acting.register(store)
+    first = acting.offer_rows(store, ["o1", "o2"])
+    before = acting.everything(engine)
+    assert acting.offer_rows(store, ["o1", "o2"]) == first
+    assert acting.everything(engine) == before
+
+
+def test_an_offer_that_was_spent_gives_no_row(store: Store) -> None:
+    acting.begun(store, {"a": [], "b": []})
+    held = acting.lease(store)["a"]
+    acting.run(store, held)
+    acting.report(store, held)
+    assert acting.offer_rows(store, ["o1"]) == []
+    assert [row["step_key"] for row in acting.offer_rows(store, ["o2"])] == ["b"]
+
+
+def test_an_offer_with_another_token_is_not_a_replay(store: Store) -> None:
+    acting.begun(store, {"a": []})
+    acting.lease(store)
+    other = json.dumps([{"offer_id": "o1", "token_digest": "f" * 64}])
+    assert (
+        store.call(
+            "lease_attempts",
+            p_worker_id="w1",
+            p_session_id="s1",
+            p_queue="default",
+            p_offers=other,
+            p_lease_ms=LEASE_MS,
+        )
+        == []
+    )
+
+
+def test_a_leased_attempt_is_not_leased_again(store: Store) -> None:
+    acting.begun(store, {"a": []})
+    acting.lease(store)
+    acting.register(store, "w2")
+    assert acting.offer_rows(store, ["o2"], worker="w2") == []
+
+
+def test_queues_keep_apart(store: Store) -> None:
+    acting.begun(store, {"a": []}, queue="slow")
+    acting.register(store)
+    assert acting.offer_rows(store, ["o1"]) == []
+    assert len(acting.offer_rows(store, ["o2"], queue="slow")) == 1
+
+
+def test_nothing_is_leased_under_an_intent(store: Store) -> None:
+    run_id = acting.begun(store, {"a": []})
+    acting.cancel(store, run_id)
+    assert acting.lease(store) == {}
+
+
+@pytest.mark.parametrize(
+    ("offers", "lease_ms"),
+    [
+        ("{}", LEASE_MS),
+        ("no json", LEASE_MS),
+        ('[{"offer_id":"o1"}]', LEASE_MS),
+        ('[{"offer_id":"o1","token_digest":"short"}]', LEASE_MS),
+        (acting.offers(["o1", "o1"]), LEASE_MS),
+        (acting.offers(["o1"]), 4_999),
+        (acting.offers(["o1"]), 300_001),
+        (acting.offers([f"o{number}" for number in range(129)]), LEASE_MS),
+    ],
+)
+def test_malformed_offers_are_refused(store: Store, offers: str, lease_ms: int) -> None:
+    acting.register(store)
+    with pytest.raises(Malformed):
+        store.call(
+            "lease_attempts",
+            p_worker_id="w1",
+            p_session_id="s1",
+            p_queue="default",
+            p_offers=offers,
+            p_lease_ms=lease_ms,
+        )
+
+
+def test_the_input_holds_the_runs_input_and_the_outputs_of_direct_needs(store: Store) -> None:
+    acting.publish(store, {"a": [], "b": ["a"], "c": ["b"], "d": ["b", "c"]})
+    run_id = acting.start(store, text='{"day":"2024-01-01"}')
+    for key, output in (("a", '{"rows":1}'), ("b", '{"rows":2}'), ("c", None)):
+        acting.admit(store, run_id)
+        held = acting.lease(store, key)
+        acting.run(store, held[key])
+        acting.report(store, held[key], output=output)
+        acting.advance(store, run_id)
+    held = acting.lease(store, "d")["d"]
+    assert store.call("attempt_input", p_attempt_id=held.attempt_id, p_token=held.token) == [
+        {
+            "attempt_id": held.attempt_id,
+            "input": '{"input":{"day":"2024-01-01"},"needs":{"b":{"rows":2},"c":null}}',
+        }
+    ]
+
+
+def test_the_input_is_for_the_holder_of_the_token_alone(store: Store) -> None:
+    acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    assert store.call("attempt_input", p_attempt_id=held.attempt_id, p_token="guessed") == []
+    acting.run(store, held)
+    acting.report(store, held)
+    assert store.call("attempt_input", p_attempt_id=held.attempt_id, p_token=held.token) == []
+
+
+# The start barrier
+
+
+def test_a_start_crosses_the_barrier_and_tells_the_deadline(store: Store, clock) -> None:
+    run_id = acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    clock.advance(100)
+    (row,) = acting.cross(store, held)
+    assert row == {
+        "attempt_id": held.attempt_id,
+        "outcome": "applied",
+        "code": None,
+        "deadline_at_ms": None,
+        "expires_at_ms": held.row["expires_at_ms"],
+    }
+    assert acting.attempt(store, held.attempt_id)["status"] == "starting"
+    assert acting.step(store, run_id)["status"] == "ready"
+
+
+def test_a_timeout_becomes_the_attempts_deadline_at_its_start(store: Store, clock) -> None:
+    run_id = acting.begun(store, {"a": []}, timeout_ms=60_000)
+    held = acting.lease(store)["a"]
+    assert held.row["timeout_ms"] == 60_000
+    clock.advance(100)
+    (row,) = acting.cross(store, held)
+    assert row["deadline_at_ms"] == clock.now_ms + 60_000
+    assert acting.run_row(store, run_id)["deadline_at_ms"] is None
+
+
+def test_a_start_repeated_answers_as_before(store: Store, engine: Engine) -> None:
+    acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    first = acting.cross(store, held)
+    before = acting.everything(engine)
+    assert acting.cross(store, held) == first
+    assert acting.everything(engine) == before
+
+
+def test_a_start_with_another_identity_is_refused(store: Store) -> None:
+    acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    acting.cross(store, held, identity="pid 7")
+    assert codes(acting.cross(store, held, identity="pid 8")) == [("blocked", "QL410")]
+
+
+def test_fence_and_token_are_the_authority(store: Store, engine: Engine) -> None:
+    acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    before = acting.everything(engine)
+    assert codes(acting.cross(store, replace(held, fence=2))) == [("blocked", "QL410")]
+    assert codes(acting.cross(store, replace(held, token="guessed"))) == [("blocked", "QL410")]
+    assert codes(acting.cross(store, replace(held, attempt_id="ru0-1"))) == [("blocked", "QL404")]
+    assert acting.everything(engine) == before
+
+
+def codes(rows: list[acting.Row]) -> list[tuple[str, str | None]]:
+    return [(row["outcome"], row["code"]) for row in rows]
+
+
+def test_an_expired_lease_starts_nothing(store: Store, clock) -> None:
+    acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    clock.advance(LEASE_MS)
+    assert codes(acting.cross(store, held)) == [("blocked", "QL410")]
+
+
+def test_a_start_under_an_intent_is_refused_and_gives_the_lease_back(
+    store: Store, engine: Engine
+) -> None:
+    run_id = acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    acting.cancel(store, run_id)
+    acting.converge(store, run_id)
+    assert "cancellation" not in acting.agenda(store, run_id)
+    first = acting.cross(store, held)
+    assert codes(first) == [("blocked", "QL410")]
+    row = acting.attempt(store, held.attempt_id)
+    assert (row["status"], row["lease_status"], row["fence"]) == ("claimed", "released", 2)
+    assert acting.events(store, run_id)[-1] == "workflow.task_dispatch_released"
+    assert "cancellation" in acting.agenda(store, run_id)
+    before = acting.everything(engine)
+    assert acting.cross(store, held) == first
+    assert acting.everything(engine) == before
+    assert acting.converge(store, run_id)["outcome"] == "settled"
+    assert acting.cross(store, held) == first
+
+
+def test_a_batch_is_answered_in_its_order(store: Store) -> None:
+    acting.begun(store, {"a": [], "b": [], "c": []})
+    held = acting.lease(store, "o1", "o2", "o3")
+    rows = acting.cross(store, held["c"], replace(held["a"], fence=9), held["b"], held["c"])
+    assert [(row["attempt_id"], row["outcome"], row["code"]) for row in rows] == [
+        (held["c"].attempt_id, "applied", None),
+        (held["a"].attempt_id, "blocked", "QL410"),
+        (held["b"].attempt_id, "applied", None),
+        (held["c"].attempt_id, "blocked", "QL400"),
+    ]
+
+
+def test_a_malformed_command_hides_no_other(store: Store) -> None:
+    acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    good = json.loads(acting.commands(held, identity="pid 7"))[0]
+    batch = [{"attempt_id": "x"}, 7, good | {"attempt_id": "y", "identity": "x" * 513}, good]
+    rows = store.call("start_attempts", p_commands=json.dumps(batch))
+    assert codes(rows) == [("blocked", "QL400")] * 3 + [("applied", None)]
+
+
+@pytest.mark.parametrize("batch", ["", "{}", "no json", json.dumps([{}] * 129), "null"])
+def test_a_batch_that_is_none_raises(store: Store, batch: str) -> None:
+    with pytest.raises(Malformed):
+        store.call("start_attempts", p_commands=batch)
+
+
+def test_the_running_acknowledgement_makes_the_step_run(store: Store, engine: Engine) -> None:
+    run_id = acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    first = acting.run(store, held)
+    assert codes(first) == [("applied", None)]
+    assert acting.attempt(store, held.attempt_id)["status"] == "running"
+    step = acting.step(store, run_id)
+    assert (step["status"], step["attempt_count"]) == ("running", 1)
+    assert acting.events(store, run_id)[-2:] == ["workflow.task_attempt.running", "step.running"]
+    before = acting.everything(engine)
+    assert store.call("running_attempts", p_commands=acting.commands(held)) == first
+    assert acting.everything(engine) == before
+
+
+def test_running_counts_even_under_an_intent(store: Store) -> None:
+    run_id = acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    acting.cross(store, held)
+    acting.cancel(store, run_id)
+    rows = store.call("running_attempts", p_commands=acting.commands(held))
+    assert codes(rows) == [("applied", None)]
+    assert acting.step(store, run_id)["status"] == "running"
+
+
+def test_running_before_the_start_is_refused(store: Store) -> None:
+    acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    rows = store.call("running_attempts", p_commands=acting.commands(held))
+    assert codes(rows) == [("blocked", "QL410")]
+
+
+# Renewal
+
+
+def test_a_renewal_moves_the_expiry_and_writes_no_history(store: Store, clock) -> None:
+    run_id = acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    acting.run(store, held)
+    before = acting.run_row(store, run_id)["version"]
+    clock.advance(10_000)
+    (row,) = acting.renew(store, held)
+    assert row == {
+        "attempt_id": held.attempt_id,
+        "outcome": "applied",
+        "code": None,
+        "expires_at_ms": clock.now_ms + LEASE_MS,
+        "stop_reason": None,
+    }
+    assert acting.run_row(store, run_id)["version"] == before
+    assert acting.attempt(store, held.attempt_id)["lease_expires_at_ms"] == row["expires_at_ms"]
+
+
+def test_a_renewal_never_shortens_a_lease(store: Store) -> None:
+    acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    (row,) = acting.renew(store, held, lease_ms=5_000)
+    assert row["expires_at_ms"] == held.row["expires_at_ms"]
+
+
+def test_a_renewal_hears_of_the_intent_and_keeps_authority(store: Store, clock) -> None:
+    run_id = acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    acting.run(store, held)
+    acting.cancel(store, run_id, reason="policy")
+    clock.advance(1_000)
+    (row,) = acting.renew(store, held)
+    assert (row["stop_reason"], row["expires_at_ms"]) == ("policy", clock.now_ms + LEASE_MS)
+
+
+def test_past_deadline_and_grace_the_lease_is_not_renewed(store: Store, clock) -> None:
+    acting.begun(store, {"a": []}, timeout_ms=10_000)
+    held = acting.lease(store)["a"]
+    acting.run(store, held)
+    clock.advance(10_000 + GRACE_MS - 1)
+    (row,) = acting.renew(store, held)
+    assert (row["stop_reason"], row["expires_at_ms"]) == (None, clock.now_ms + LEASE_MS)
+    expires = row["expires_at_ms"]
+    clock.advance(1)
+    (row,) = acting.renew(store, held)
+    assert (row["outcome"], row["stop_reason"]) == ("applied", "deadline")
+    assert row["expires_at_ms"] == expires
+
+
+def test_an_expired_lease_is_not_renewed(store: Store, clock) -> None:
+    acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    clock.advance(LEASE_MS)
+    (row,) = acting.renew(store, held)
+    assert (row["outcome"], row["code"], row["expires_at_ms"]) == ("blocked", "QL410", None)
