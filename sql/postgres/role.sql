@@ -5,6 +5,7 @@
 -- No passwords here. Roles: DESIGN §8.
 
 \set ON_ERROR_STOP on
+set client_min_messages = warning;
 
 -- the roles that are not there yet
 select format('create role %I %s', r.name, r.kind)
@@ -43,10 +44,13 @@ grant ql_authority, ql_retention to ql_migrator with inherit true, set true;
 grant ql_authority, ql_retention to ql_migrator;
 \endif
 
--- In this database: room for the schemas, and an end for sessions that were left in a transaction.
+-- In this database: room for the schemas, and an end for what a client left hanging. Steps are short;
+-- migrations set their own limits.
 select format('grant connect, create on database %I to ql_migrator', current_database())
 union all
-select format(
-  'alter database %I set idle_in_transaction_session_timeout = %L', current_database(), '60s'
-)
+select format('alter database %I set %s = %L', current_database(), t.name, t.value)
+from (
+  values ('statement_timeout', '60s'), ('idle_in_transaction_session_timeout', '60s')
+) as t (name, value)
 \gexec
+reset client_min_messages;
