@@ -103,8 +103,7 @@ class PostgresStore:
                 if self._ends_cycle(error):
                     raise
                 # else it was rolled back, and its runs are walked one by one
-        agenda_stage = "cancellation" if stage.name == "task_cancellation" else stage.name
-        due = self.call("due_page", p_stage=agenda_stage, **_keys(after, limit))
+        due = self.call("due_page", p_stage=stage.agenda, **_keys(after, limit))
         return [
             {"run_id": one["run_id"], "due_at_ms": one["due_at_ms"], **self._one(stage, one)}
             for one in due
@@ -161,7 +160,7 @@ class PostgresStore:
             if self._ends_cycle(error):
                 raise
             with contextlib.suppress(Contended):
-                self.call("record_fault", p_run_id=run_id, p_stage=stage.name, p_error=str(error))
+                self.call("record_fault", p_run_id=run_id, p_stage=stage.agenda, p_error=str(error))
             return _outcome("faulted")
         if row["outcome"] == "contended":
             self.contended += 1
