@@ -25,8 +25,11 @@ INCLUDE = re.compile(r"(?:\\ir|\.read)\s+(\S+)\s*")
 # The DBA runs role.sql once a cluster; the migration sets the role and the transaction itself.
 APART = ("postgres/role.sql",)
 OMIT = re.compile(r"--|\\|\.|(begin|commit|pragma|set( local)? role|reset role)\b|$")
+# In a transaction of others, a path goes no further than the transaction and never back to theirs.
+PATH = "set local search_path = pg_catalog, pg_temp;"
+WITHIN = {"reset search_path;": PATH}
 HEADER: dict[Engine, str] = {
-    "postgres": ("set local lock_timeout = '5s';\nset local statement_timeout = '60s';\n"),
+    "postgres": (f"set local lock_timeout = '5s';\nset local statement_timeout = '60s';\n{PATH}\n"),
     "sqlite": "",
 }
 
@@ -46,7 +49,8 @@ def frozen_text(engine: Engine, revision: str = REVISION, sql_root: Path = SQL_R
         include = INCLUDE.fullmatch(line)
         if include is None:
             if not OMIT.match(line):
-                parts.append(line + "\n")
+                parts.append(WITHIN.get(line) or line.replace("set search", "set local search"))
+                parts[-1] += "\n"
         elif include[1] not in APART:
             parts.append(_copy(sql_root, include[1], f"{manifest.name}:{number}"))
     return "\n".join(parts)

@@ -34,8 +34,8 @@ environment() {
     venv=$base/${name#.}-$(printf '%s' "$root" | sha256sum | cut -c1-12)
     mkdir -p "$venv" || die "Neither $root nor $base can be written: set XDG_CACHE_HOME."
   fi
-  if command -v flock >/dev/null; then  # two calls at once: the second waits
-    exec 9>"$venv/.lock"
+  if command -v flock >/dev/null; then  # two calls at once: the second waits (.lock is uv's own)
+    exec 9>"$venv/.one-at-a-time"
     flock 9
   fi
   wish=$({ "$python" -VV; echo "$python $venv $extras"; cat "$root/pyproject.toml"; } | sha256sum)
@@ -61,7 +61,7 @@ make_environment() {
   local python=$1 extras=$2 log=$venv/install.log what=$root
   [ -z "$extras" ] || what="$root[$extras]"
   say "Making a virtual environment in $venv ($("$python" -V)) …"
-  find "$venv" -mindepth 1 -maxdepth 1 ! -name .lock -exec rm -rf {} +
+  find "$venv" -mindepth 1 -maxdepth 1 ! -name .one-at-a-time -exec rm -rf {} +
   "$python" -m venv "$venv" >"$log" 2>&1 || die "$(cat "$log")"
   say "Installing qinglong-sql${extras:+[$extras]} …"
   if "$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv >>"$log" 2>&1 &&

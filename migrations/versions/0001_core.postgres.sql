@@ -2,6 +2,9 @@
 -- LOCKS    only what it makes itself
 set local lock_timeout = '5s';
 set local statement_timeout = '60s';
+set local search_path = pg_catalog, pg_temp;
+
+set local search_path = pg_catalog, pg_temp;
 
 -- from sql/postgres/schema.sql sha256 58c943a79b43626d42d2f05e2c9eb0b0bf3dacd404f5b7f0b2e2450c5abd2920
 -- SCHEMAS — the schema is the permission class (DESIGN §8): `ql` holds tables, views and internals,
@@ -718,7 +721,7 @@ create table ql.run_fault (
   constraint fault_error_fits check (octet_length(error) <= 2048)
 );
 
-set local search_path = ql, pg_catalog;
+set local search_path = ql, pg_catalog, pg_temp;
 
 -- from sql/decision/state.sql sha256 aafe9fd142ee009bec828cdce2f81c687cc47c8be480c5ccf0d63623761051eb
 -- STATE — the machines of DESIGN §5 and DOMAIN §3 as relations, and the admissions as views.

@@ -1,7 +1,7 @@
 -- 0001_core, sqlite: written by scripts/freeze.py, never by hand.
 -- LOCKS    only what it makes itself
 
--- from sql/sqlite/table.sql sha256 ecd4fb1222f4142443516b269619a33a3ec9d92cc19c79a2ff308dc6b8646797
+-- from sql/sqlite/table.sql sha256 4cea35c70a3001976fcfba28e9b52fa0563a954007de48edac18c16f98152b0f
 -- TABLES — mirror of sql/postgres/table.sql. Immutable columns come first in each table; a trigger
 -- at the end refuses to change a column before the line "moves". Text compares by byte.
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -92,7 +92,8 @@ create table workflow_ancestor (
   constraint distance_within_bounds check (distance between 1 and 127)
 ) strict, without rowid;
 
-create index workflow_need on workflow_ancestor (workflow_id, step_key, ancestor_key)
+-- `distance` makes it cover its queries; without that SQLite takes the primary key
+create index workflow_need on workflow_ancestor (workflow_id, step_key, ancestor_key, distance)
 where distance = 1;
 
 create table trigger (
