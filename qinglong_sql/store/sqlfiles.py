@@ -7,6 +7,7 @@ than comments:
 | Line | Means |
 |---|---|
 | `-- CALL     helper` | the helper's statements stand here |
+| `-- WHEN     helper` | they do when its first statement, a select, finds a row |
 | `-- EACH     helper` | they run for each row of temp.chosen, with `:each_run_id`, in key order |
 | `-- REPEAT   helper` | they run with `:turn` 1, 2, … until one turn changes nothing |
 | `-- STAGE    stage` | the value of `:p_stage`; without it the caller's, else the file's word |
@@ -24,7 +25,7 @@ import qinglong_sql
 from qinglong_sql.migrate import statements
 
 HEADER = re.compile(r"-- (STEP|HELPER) +([a-z_]+)\b")
-DIRECTIVE = re.compile(r"-- (CALL|EACH|REPEAT|STAGE|CHECK) +(\w+)\s*")
+DIRECTIVE = re.compile(r"-- (CALL|WHEN|EACH|REPEAT|STAGE|CHECK) +(\w+)\s*")
 WORDS = (
     "connection",
     "effect",
@@ -45,15 +46,16 @@ WORDS = (
     "cancellation",
 )
 
-Kind = Literal["STATEMENT", "CALL", "EACH", "REPEAT"]
+Kind = Literal["STATEMENT", "CALL", "WHEN", "EACH", "REPEAT"]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A statement, or helper statements that run in a loop."""
+    """A statement, or a helper's parts under a condition or in a loop; `text` is the condition."""
 
     kind: Kind
-    texts: tuple[str, ...]
+    text: str
+    parts: tuple["Part", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def _sections(word: str, text: str) -> Iterator[tuple[str, Section]]:
 
 def _direct(section: Section, kind: str, value: str) -> None:
     match kind:
-        case "CALL" | "EACH" | "REPEAT":
+        case "CALL" | "WHEN" | "EACH" | "REPEAT":
             section.lines.append((kind, value))
         case "STAGE":
             section.stage = value
@@ -148,14 +150,17 @@ def _resolve(name: str, sections: dict[str, Section], path: tuple[str, ...]) -> 
         raise ValueError(f"{path[-2]}: no helper {name}")
     for kind, text in sections[name].lines:
         if kind == "STATEMENT":
-            yield Part("STATEMENT", (text,))
+            yield Part(kind, text)
             continue
         if text in path:
             raise ValueError(f"{name}: {text} calls itself")
-        parts = list(_resolve(text, sections, (*path, text)))
-        if kind == "CALL":
-            yield from parts
-        elif any(part.kind != "STATEMENT" for part in parts):
-            raise ValueError(f"{name}: a loop inside the loop {text}")
-        else:
-            yield Part(kind, tuple(part.texts[0] for part in parts))
+        parts = tuple(_resolve(text, sections, (*path, text)))
+        match kind:
+            case "CALL":
+                yield from parts
+            case "WHEN" if not parts or not parts[0].text.startswith("select"):
+                raise ValueError(f"{text}: the first statement is no select")
+            case "WHEN":
+                yield Part(kind, parts[0].text, parts[1:])
+            case _:
+                yield Part(kind, "", parts)

@@ -170,7 +170,7 @@ class SqliteStore:
         """Run a step of connection.sql outside any transaction; the first answer of a pragma."""
         first = ""
         for part in self._steps[name].parts:
-            rows = self._cursor.execute(part.texts[0]).fetchall()
+            rows = self._cursor.execute(part.text).fetchall()
             first = first or str(rows[0][0] if rows else "")
         return first
 
@@ -216,32 +216,38 @@ class SqliteStore:
         bound = {"p_stage": step.word, **params, "now_ms": now_ms}
         if step.stage:
             bound["p_stage"] = step.stage
-        answer: list[Row] | None = None
         try:
-            for part in step.parts:
-                if part.kind == "STATEMENT":
-                    found = self._answer(part.texts[0], bound)
-                    answer = answer if found is None else found
-                else:
-                    self._loop(part, bound)
+            answer = self._parts(step.parts, bound)
         except sqlite3.Error:
             self._refuse()  # what came after a refusal says less than the refusal
             raise
         self._refuse()
         return answer or []
 
-    def _loop(self, part: Part, bound: Row) -> None:
-        execute = self._cursor.execute
-        if part.kind == "EACH":
-            for (run_id,) in execute("select run_id from temp.chosen order by run_id").fetchall():
-                bound["each_run_id"] = run_id
-                for text in part.texts:
-                    execute(text, bound)
-            return
+    def _parts(self, parts: Sequence[Part], bound: Row) -> list[Row] | None:
+        """Run the parts; the rows of the last statement that answers."""
+        answer: list[Row] | None = None
+        for part in parts:
+            if part.kind == "STATEMENT":
+                found = self._answer(part.text, bound)
+                answer = answer if found is None else found
+            elif part.kind == "WHEN":
+                if self._cursor.execute(part.text, bound).fetchone():
+                    self._parts(part.parts, bound)
+            elif part.kind == "EACH":
+                chosen = self._cursor.execute("select run_id from temp.chosen order by run_id")
+                for (run_id,) in chosen.fetchall():
+                    bound["each_run_id"] = run_id
+                    self._parts(part.parts, bound)
+            else:
+                self._repeat(part, bound)
+        return answer
+
+    def _repeat(self, part: Part, bound: Row) -> None:
         changed, bound["turn"] = 1, 0
         while changed:
             bound["turn"] += 1
-            changed = sum(execute(text, bound).rowcount for text in part.texts)
+            changed = sum(self._cursor.execute(one.text, bound).rowcount for one in part.parts)
 
     def _answer(self, text: str, bound: Mapping[str, object] | list[object]) -> list[Row] | None:
         """The rows of a statement; None when it is none that answers."""

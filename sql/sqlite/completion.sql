@@ -148,15 +148,19 @@ from temp.command as c
 left join task_attempt as a on a.attempt_id = c.attempt_id and c.code is null
 order by c.ordinal;
 
--- HELPER   keep_refused — what the former holder of a fence said too late; once, at most eight
+-- HELPER   keep_refused — a report that came without authority changes nothing, but is kept: each
+--          content once, at most eight an attempt
 insert into refused_report (
   run_id, attempt_id, ordinal, code, kind, how, exit_code, fence, refused_at_ms
 )
 select
   c.run_id,
   c.attempt_id,
-  1 + (select count(*) from refused_report as f
-    where f.run_id = c.run_id and f.attempt_id = c.attempt_id),
+  1 + (
+    select count(*)
+    from refused_report as f
+    where f.run_id = c.run_id and f.attempt_id = c.attempt_id
+  ),
   c.code,
   'ended',
   c.how,
@@ -164,10 +168,7 @@ select
   c.fence,
   :now_ms
 from temp.command as c
-cross join attempt_offer as o
-  on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
 where c.code = 'QL410'
-  and o.token_digest = c.token_digest
   and (
     select count(*)
     from refused_report as f
@@ -179,8 +180,7 @@ where c.code = 'QL410'
     where f.run_id = c.run_id
       and f.attempt_id = c.attempt_id
       and f.fence = c.fence
-      and f.kind = 'ended'
-      and f.how is not distinct from c.how
+      and f.how = c.how
       and f.exit_code is not distinct from c.exit_code
   );
 

@@ -8,6 +8,11 @@
 -- The time is the later of now and the run's newest, so a clock that steps back breaks nothing.
 delete from temp.change;
 
+-- WHEN     apply_some
+
+-- HELPER   apply_some — runs, history, steps, attempts, leases, agenda
+select 1 from temp.effect limit 1;
+
 insert into temp.change (
   run_id, entity, entity_id, from_status, expected_version, to_status, result_code, due_at_ms,
   input_id, effect_count, start_count, return_count, ran
@@ -131,12 +136,19 @@ select
 from temp.effect as e
 cross join temp.touched as t on t.run_id = e.run_id;
 
--- CALL     move_steps
--- CALL     move_attempts
--- CALL     move_leases
+-- WHEN     add_steps
+-- WHEN     move_steps
+-- WHEN     keep_outputs
+-- WHEN     add_attempts
+-- WHEN     move_attempts
+-- WHEN     close_leases
+-- WHEN     move_leases
+-- WHEN     clear_agenda
 -- CALL     announce
 
--- HELPER   announce — put what is due next on the agenda, take off what is not (DESIGN §5)
+-- HELPER   clear_agenda — what an intent or the end of a run takes off the agenda (DESIGN §5)
+select 1 from temp.touched as t where t.intent = 1 or t.ended = 1 limit 1;
+
 delete from agenda
 where run_id in (select t.run_id from temp.touched as t where t.intent = 1 or t.ended = 1)
   and (
@@ -147,6 +159,7 @@ where run_id in (select t.run_id from temp.touched as t where t.intent = 1 or t.
 delete from run_fault
 where run_id in (select t.run_id from temp.touched as t where t.ended = 1);
 
+-- HELPER   announce — put what is due next on the agenda (DESIGN §5)
 insert into agenda (run_id, stage, due_at_ms)
 select
   d.run_id,

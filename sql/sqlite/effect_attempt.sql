@@ -1,7 +1,9 @@
 -- EFFECTS ON ATTEMPTS AND LEASES — called by apply_effects and by nothing else. Mirror of
 -- sql/postgres/effect_attempt.sql.
 
--- HELPER   move_attempts — admit attempts, move them over the start barrier and to their ends
+-- HELPER   add_attempts — admit attempts for the present epoch of their steps
+select 1 from temp.change as c where c.entity = 'attempt' and c.from_status is null limit 1;
+
 insert into task_attempt (
   attempt_id, run_id, number, step_key, epoch, task_id, queue, jitter, admitted_at_ms, status,
   version, offer_at_ms
@@ -29,6 +31,9 @@ insert into temp.moved (entity, wanted, changed)
 select 'attempt', count(*), changes()
 from temp.change as c
 where c.entity = 'attempt' and c.from_status is null;
+
+-- HELPER   move_attempts — over the start barrier and to their ends
+select 1 from temp.change as c where c.entity = 'attempt' and c.from_status is not null limit 1;
 
 update task_attempt
 set
@@ -85,8 +90,12 @@ select 'attempt', count(*), changes()
 from temp.change as c
 where c.entity = 'attempt' and c.from_status is not null;
 
--- HELPER   move_leases — close those of ended attempts, take them, release them
--- an attempt that ends takes its lease with it; no effect and no event of its own
+-- HELPER   close_leases — an attempt that ends takes its lease with it; no effect, no event
+select 1
+from temp.change as c
+where c.entity = 'attempt' and c.to_status not in ('claimed', 'starting', 'running')
+limit 1;
+
 update attempt_lease
 set
   status = case
@@ -102,6 +111,9 @@ where c.entity = 'attempt'
   and c.to_status not in ('claimed', 'starting', 'running')
   and attempt_lease.attempt_id = c.entity_id
   and attempt_lease.status = 'leased';
+
+-- HELPER   move_leases — take leases for the first time, take them again, release them
+select 1 from temp.change as c where c.entity = 'lease' limit 1;
 
 insert into attempt_lease (
   attempt_id, run_id, status, version, fence, offer_id, worker_id, token_digest, self_fencing,

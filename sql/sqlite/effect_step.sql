@@ -1,7 +1,9 @@
 -- EFFECTS ON STEPS — called by apply_effects and by nothing else. Mirror of
 -- sql/postgres/effect_step.sql.
 
--- HELPER   move_steps — insert the steps of an admission, move those that are there, keep outputs
+-- HELPER   add_steps — insert the steps of an admission
+select 1 from temp.change as c where c.entity = 'step' and c.from_status is null limit 1;
+
 insert into step_run (
   run_id, step_key, task_id, status, version, attempt_count, claim_return_count, ready_at_ms
 )
@@ -17,6 +19,9 @@ select
 from temp.change as c
 cross join temp.touched as t on t.run_id = c.run_id
 where c.entity = 'step' and c.from_status is null;
+
+-- HELPER   move_steps — status, times, counts of starts and of claims that came back
+select 1 from temp.change as c where c.entity = 'step' and c.from_status is not null limit 1;
 
 update step_run
 set
@@ -52,7 +57,10 @@ select 'step', count(*), changes()
 from temp.change as c
 where c.entity = 'step' and c.from_status is not null;
 
--- before the lease closes: a report belongs to the fence that the lease has now
+-- HELPER   keep_outputs — what a succeeded execution wrote; before its lease closes, because a
+--          report belongs to the fence that the lease has now
+select 1 from temp.change as c where c.entity = 'step' and c.to_status = 'succeeded' limit 1;
+
 insert into step_output (run_id, step_key, attempt_id, output)
 select
   c.run_id,
