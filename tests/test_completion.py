@@ -252,13 +252,24 @@ def test_a_late_report_is_kept_and_changes_nothing(store: Store, engine: Engine,
     assert acting.everything(engine) == after
 
 
-def test_at_most_eight_refusals_are_kept(store: Store) -> None:
+def test_at_most_eight_refusals_are_kept(store: Store, clock) -> None:
     run_id, held = running(store)
+    clock.advance(10 * LEASE_MS)
+    acting.recover(store, run_id)
     for number in range(12):
-        acting.report(store, replace(held, fence=100 + number))
+        acting.report(store, held, exit_code=number)
     kept = store.read("refused_state", run_id=run_id, order="ordinal")
-    assert [row["ordinal"] for row in kept] == list(range(1, 9))
-    assert acting.report(store, held)[0]["outcome"] == "applied"
+    assert [(row["ordinal"], row["exit_code"]) for row in kept] == [
+        (number + 1, number) for number in range(8)
+    ]
+
+
+def test_what_a_stranger_reports_is_not_even_kept(store: Store, engine: Engine) -> None:
+    _, held = running(store)
+    before = acting.everything(engine)
+    for wrong in (replace(held, fence=9), replace(held, token="guessed")):
+        assert acting.report(store, wrong)[0]["code"] == "QL410"
+    assert acting.everything(engine) == before
 
 
 @pytest.mark.parametrize(

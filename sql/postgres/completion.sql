@@ -1,9 +1,9 @@
 -- COMPLETION — how executions ended, as workers say it (DOMAIN §3.5, DESIGN §9).
 -- The lease row is the authority: a report may come after its expiry while the fence stands.
 
--- HELPER   keep_refused — a report that came without authority changes nothing, but is kept
+-- HELPER   keep_refused — what the former holder of a fence said too late changes nothing, but is kept
 -- LOCKS    none (the caller holds 1 and 2)
--- READS    refused_report
+-- READS    attempt_offer (a stranger's report is not kept), refused_report
 -- WRITES   refused_report (at most 8 an attempt, each content once)
 create or replace function ql.keep_refused (
   p_commands ql.command[],
@@ -23,6 +23,8 @@ begin
   select
     c.run_id, c.attempt_id, 1 + f.refused, 'QL410', 'ended', c.how, c.exit_code, c.fence, p_now_ms
   from unnest(p_commands) as c
+  join ql.attempt_offer as o
+    on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
   cross join lateral (
     select
       count(*) as refused,
@@ -35,6 +37,7 @@ begin
   where c.code is null
     and c.attempt_id = any(p_held)
     and not c.attempt_id = any(p_known)
+    and o.token_digest = c.token_digest
     and f.refused < 8
     and f.known = 0;
 end;
@@ -42,7 +45,7 @@ $$;
 
 -- STEP     report_attempts — end executions: attempt, step and lease together
 -- LOCKS    1 attempt advisory (by attempt_id, try) · 2 run (by run_id, waits, then skips)
--- READS    attempt_lease, task_attempt, attempt_offer, completion_effect
+-- READS    attempt_lease, task_attempt, attempt_offer, refused_report, completion_effect
 -- WRITES   attempt_report, refused_report; task_attempt, attempt_lease, step_run, step_output, run,
 --          run_event, agenda (through ql.apply_effects)
 -- RETURNS  applied, with the attempt's status | blocked (QL400, QL404, QL410) | contended
