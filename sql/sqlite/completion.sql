@@ -148,8 +148,8 @@ from temp.command as c
 left join task_attempt as a on a.attempt_id = c.attempt_id and c.code is null
 order by c.ordinal;
 
--- HELPER   keep_refused — a report that came without authority changes nothing, but is kept: each
---          content once, at most eight an attempt
+-- HELPER   keep_refused — what the former holder of a fence said too late changes nothing, but is
+--          kept: each content once, at most eight an attempt
 insert into refused_report (
   run_id, attempt_id, ordinal, code, kind, how, exit_code, fence, refused_at_ms
 )
@@ -168,7 +168,10 @@ select
   c.fence,
   :now_ms
 from temp.command as c
+cross join attempt_offer as o
+  on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
 where c.code = 'QL410'
+  and o.token_digest = c.token_digest
   and (
     select count(*)
     from refused_report as f
