@@ -17,7 +17,7 @@ COMMANDS = {
     "show": "looking",
     "events": "looking",
     "explain": "looking",
-    "logs": "looking",
+    "logs": "logs",
     "graph": "package",
     "migrate": "service",
     "doctor": "service",

@@ -1,17 +1,21 @@
 """Exit codes of the command line, and how an error becomes one of them."""
 
 import functools
+import re
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, ParamSpec
+from urllib.parse import unquote
 
-import click
-
+from qinglong_sql.cli.words import complain, hush
 from qinglong_sql.errors import NotReady, QinglongError
 from qinglong_sql.package_fault import PackageFaults
 
 P = ParamSpec("P")
+OPTIONAL = {"psycopg": "postgres", "psycopg_pool": "postgres", "alembic": "migrate",
+            "sqlalchemy": "migrate"}  # fmt: skip
+NOT_ALLOWED = "42501"
 
 
 class Exit(IntEnum):
@@ -39,6 +43,10 @@ class Refused(Exception):
     """A command that cannot be done as asked, in words for people; exit 5."""
 
 
+class BadFile(Exception):
+    """A file that cannot be used, in words for people; exit 2."""
+
+
 def leave(code: Exit) -> None:
     """End the command with an exit code."""
     raise SystemExit(int(code))
@@ -51,45 +59,98 @@ def reported(command: Callable[P, Any]) -> Callable[P, Any]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
             return command(*args, **kwargs)
-        except PackageFaults as faults:
-            click.echo(str(faults), err=True)
-            leave(Exit.BAD_FILE)
-        except Refused as refusal:
-            click.echo(f"refused: {refusal}", err=True)
-            leave(Exit.REFUSED)
-        except NotReady as error:
-            click.echo(f"not ready: {error}", err=True)
-            leave(Exit.NOT_READY)
-        except QinglongError as error:
-            click.echo(f"refused: {error}", err=True)
-            leave(Exit.REFUSED)
         except BrokenPipeError:
+            hush()
             leave(Exit.OK)
+        except KeyboardInterrupt:
+            complain("interrupted")
+            leave(Exit.KILLED)
         except Exception as error:
-            words = unavailable(error)
-            if words is None:
+            found = told_as(error)
+            if found is None:
                 raise
-            click.echo(f"not ready: {words}", err=True)
-            leave(Exit.NOT_READY)
+            code, words = found
+            complain(without_secrets(words, str(kwargs.get("dsn") or "")))
+            leave(code)
 
     return wrapped
 
 
-def unavailable(error: BaseException) -> str | None:
-    """Words for an error of the database or its file itself; None for anything else.
+def told_as(error: BaseException) -> tuple[Exit, str] | None:
+    """The exit code and the words of an expected error; None for one that is a bug of ours."""
+    match error:
+        case PackageFaults():
+            return Exit.BAD_FILE, faults_text(error)
+        case BadFile():
+            return Exit.BAD_FILE, str(error)
+        case Refused():
+            return Exit.REFUSED, f"refused: {error}"
+        case NotReady():
+            return Exit.NOT_READY, f"not ready: {first_line(error)}"
+        case QinglongError(code="contended"):
+            return Exit.NOT_READY, "not ready: the database is held by somebody else; try again"
+        case QinglongError():
+            return Exit.REFUSED, f"refused: {first_line(error)}"
+        case ModuleNotFoundError() if error.name in OPTIONAL:
+            extra = OPTIONAL[error.name]
+            return Exit.NOT_READY, f"not ready: {error.name} is not installed: " + (
+                f"pip install 'qinglong-sql[{extra}]'"
+            )
+    if error.__cause__ is not None and type(error).__name__ == "StageFailed":
+        return told_as(error.__cause__)
+    return unavailable(error)
 
-    Never the DSN: it may hold a password.
-    """
+
+def faults_text(faults: PackageFaults) -> str:
+    """All faults with their places; a file that cannot be read has none."""
+    if [fault.code for fault in faults.faults] == ["unreadable"]:
+        return f"{faults.filename}: {faults.faults[0].message}"
+    return str(faults)
+
+
+def unavailable(error: BaseException) -> tuple[Exit, str] | None:
+    """Words for an error of the database or its file itself; None for anything else."""
     kind = f"{type(error).__module__}.{type(error).__name__}"
-    if kind.startswith("psycopg.") or kind.startswith("psycopg_pool."):
-        return f"PostgreSQL: {first_line(error)}"
+    original = getattr(error, "orig", None)
+    if kind.startswith("sqlalchemy.exc.") and isinstance(original, BaseException):
+        return unavailable(original)
+    if kind.startswith(("psycopg.", "psycopg_pool.")):
+        if getattr(error, "sqlstate", None) == NOT_ALLOWED:
+            return Exit.REFUSED, f"refused: PostgreSQL: {first_line(error)}; {WHO_MAY}"
+        if kind == "psycopg.ProgrammingError":  # its words would quote parts of the DSN
+            return Exit.NOT_READY, (
+                "not ready: the DSN cannot be read: postgresql://user:password@host:port/database,"
+                " with %XX for special signs"
+            )
+        return Exit.NOT_READY, f"not ready: PostgreSQL: {first_line(error)}"
     if kind.startswith("sqlite3."):
-        return f"SQLite: {first_line(error)}"
+        return Exit.NOT_READY, f"not ready: SQLite: {first_line(error)}"
     if isinstance(error, OSError):
         name = error.filename
-        place = f" {Path(name)}" if isinstance(name, str) else ""
-        return f"{error.strerror or type(error).__name__}{place}"
+        place = f"{Path(name)}: " if isinstance(name, str) else ""
+        return Exit.NOT_READY, f"not ready: {place}{error.strerror or type(error).__name__}"
     return None
+
+
+WHO_MAY = (
+    "a login may look with `grant ql_reader`, publish and start with ql_admission,"
+    " and `run` needs ql_scheduler and ql_worker as well"
+)
+
+
+def without_secrets(words: str, dsn: str) -> str:
+    """The words without any piece of a DSN's password, whatever a driver took it for."""
+    found = re.search(r"//[^:/?#]*:(.*)@", dsn) or re.search(r"//[^:/?#@]*:([^/?#]*)", dsn)
+    texts = [found[1]] if found and "@" in dsn else []
+    texts += re.findall(r"(?:password|passfile|sslpassword)=([^&\s]+)", dsn)
+    for text in texts:
+        pieces = [text, unquote(text), *re.split(r"[@:/?#&=%\s]", text)]
+        for piece in sorted(pieces, key=len, reverse=True):
+            if piece:
+                words = words.replace(f"{piece}@", "***@")
+            if len(piece) > 2:
+                words = words.replace(piece, "***")
+    return words
 
 
 def first_line(error: BaseException) -> str:

@@ -1,20 +1,19 @@
-"""Commands that look at a run: show, events, explain, logs."""
+"""Commands that look at a run: show, events, explain."""
 
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import click
 
-from qinglong_sql.cli.exits import Refused, reported
-from qinglong_sql.cli.options import opened, resolve_run, state_folder, with_dsn, with_json
+from qinglong_sql.cli.exits import reported
+from qinglong_sql.cli.options import opened, resolve_run, with_dsn, with_json
 from qinglong_sql.cli.words import (
     Row,
     clock,
     coloured,
     print_json,
     print_rows,
+    say,
     span,
     table,
 )
@@ -38,17 +37,15 @@ def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     if as_json:
         print_json({**row, "steps": steps, "attempts": attempts})
         return
-    click.echo(f"run      {row['run_id']}")
-    click.echo(
-        f"target   {row['package_key']} / {row['target_key']}, generation {row['generation']}"
-    )
-    click.echo(f"status   {coloured(row['status'])}{reason(row)}")
-    click.echo(f"started  {clock(row['admitted_at_ms'], utc=utc)}")
+    say(f"run      {row['run_id']}")
+    say(f"target   {row['package_key']} / {row['target_key']}, generation {row['generation']}")
+    say(f"status   {coloured(row['status'])}{reason(row)}")
+    say(f"started  {clock(row['admitted_at_ms'], utc=utc)}")
     if row["finished_at_ms"] is not None:
         took = span(row["admitted_at_ms"], row["finished_at_ms"])
-        click.echo(f"ended    {clock(row['finished_at_ms'], utc=utc)}, after {took}")
-    click.echo("")
-    click.echo(step_table(steps, attempts))
+        say(f"ended    {clock(row['finished_at_ms'], utc=utc)}, after {took}")
+    say("")
+    say(step_table(steps, attempts))
 
 
 def reason(row: Row) -> str:
@@ -166,41 +163,3 @@ def waits(store: Store, run_id: str) -> list[Row]:
         if after is not None and row["due_at_ms"] is not None and row["due_at_ms"] < now:
             row["waits_for"] = after
     return rows
-
-
-@click.command()
-@click.argument("run")
-@click.argument("step", required=False)
-@click.option("--attempt", type=int, help="The attempt's number; the last one when left out.")
-@with_dsn
-@reported
-def logs(run: str, step: str | None, attempt: int | None, dsn: str) -> None:
-    """Print what a STEP of a RUN wrote to its standard output and error."""
-    with opened(dsn) as store:
-        row = resolve_run(store, run)
-        attempts = store.read("attempt_state", order="number", run_id=row["run_id"])
-    keys = sorted({a["step_key"] for a in attempts})
-    if step is None and len(keys) == 1:
-        step = keys[0]
-    mine = [a for a in attempts if a["step_key"] == step]
-    if not mine:
-        raise Refused(f"say which step, of: {', '.join(keys) or 'none has started yet'}")
-    chosen = [a for a in mine if attempt is None or a["number"] == attempt]
-    if not chosen:
-        numbers = ", ".join(str(a["number"]) for a in mine)
-        raise Refused(f"step {step!r} has no attempt {attempt}; it has: {numbers}")
-    path = find_log(state_folder(dsn), chosen[-1])
-    if path is None:
-        raise Refused(f"no log of {chosen[-1]['attempt_id']} ({chosen[-1]['status']}) on this host")
-    with path.open("rb") as log:
-        while block := log.read(1 << 16):
-            sys.stdout.buffer.write(block)
-    sys.stdout.buffer.flush()
-
-
-def find_log(state: Path, attempt: dict[str, Any]) -> Path | None:
-    """The log of an ended attempt, or of one that still runs."""
-    name = f"{attempt['step_key']}.{attempt['number']}.log"
-    ended = [state / "log" / attempt["run_id"] / name]
-    live = state.glob(f"worker/*/exec/{attempt['offer_id']}/log")
-    return next((path for path in [*ended, *live] if path.is_file()), None)

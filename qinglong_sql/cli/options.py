@@ -10,11 +10,20 @@ from typing import Any, TypeVar
 import click
 
 from qinglong_sql.cli.exits import Refused
-from qinglong_sql.store import Span, Store, open_store
+from qinglong_sql.store import POSTGRES, SQLITE, Span, Store, open_store
 
 DEFAULT_DSN = "sqlite:///.qinglong/qinglong.db"
-SQLITE = "sqlite:///"
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def known_kind(ctx: click.Context, param: click.Parameter, dsn: str) -> str:
+    """Refuse a DSN that leads to no store of ours; it is not shown, it may hold a password."""
+    if dsn.startswith(POSTGRES) or (len(dsn) > len(SQLITE) and dsn.startswith(SQLITE)):
+        return dsn
+    raise click.BadParameter(
+        "it is sqlite:///path (four strokes for an absolute one) or postgresql://user@host/database"
+    )
+
 
 with_dsn = click.option(
     "--dsn",
@@ -22,6 +31,7 @@ with_dsn = click.option(
     default=DEFAULT_DSN,
     show_default=True,
     metavar="DSN",
+    callback=known_kind,
     help="The database: sqlite:///path or postgresql://…; also from QINGLONG_DSN.",
 )
 with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

@@ -1,5 +1,6 @@
 """Commands about a package file: check, publish, graph."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import click
 
 from qinglong_sql.cli.exits import Exit, Refused, leave, reported
 from qinglong_sql.cli.options import opened, package_file, resolve_run, with_dsn, with_json
-from qinglong_sql.cli.words import print_json
+from qinglong_sql.cli.words import complain, plain_signs, print_json, say
 from qinglong_sql.graph import mermaid, text_graph
 from qinglong_sql.package import Package, load_package
 from qinglong_sql.package_fault import PackageFaults
@@ -32,8 +33,8 @@ def check(file: Path, as_json: bool) -> None:
         print_json({"ok": True, "errors": [], "warnings": warnings, "digest": package.digest})
         return
     for fault in package.warnings:
-        click.echo(f"warning: {fault.render(str(file))}", err=True)
-    click.echo("ok")
+        complain(f"warning: {fault.render(str(file))}")
+    say("ok")
 
 
 @click.command()
@@ -50,7 +51,7 @@ def publish(file: Path, dsn: str, as_json: bool) -> None:
         print_json(row)
         return
     said = "published" if row["outcome"] == "published" else "already active"
-    click.echo(f"{row['package_key']} generation {row['generation']} {said}")
+    say(f"{row['package_key']} generation {row['generation']} {said}")
 
 
 def publish_package(store: Store, package: Package) -> dict[str, Any]:
@@ -82,16 +83,26 @@ def graph(
     subject: str, workflow: str | None, form: str, ascii_only: bool, dsn: str, as_json: bool
 ) -> None:
     """Draw the steps of a package FILE's workflow, or of a RUN with their states."""
-    steps, needs, states = (
-        of_file(Path(subject), workflow) if Path(subject).is_file() else of_run(dsn, subject)
-    )
+    if is_file(subject):
+        steps, needs, states = of_file(Path(subject), workflow)
+    elif workflow is not None:
+        raise Refused("a run has one workflow; only a FILE may have several to choose from")
+    else:
+        steps, needs, states = of_run(dsn, subject)
     if as_json:
         print_json({"steps": steps, "needs": needs, "states": states})
     elif form == "mermaid":
-        click.echo(mermaid(steps, needs, states))
+        say(mermaid(steps, needs, states).rstrip("\n"))
     else:
-        plain = ascii_only or not can_draw()
-        click.echo(text_graph(steps, needs, states, ascii=plain))
+        drawn = text_graph(steps, needs, states, ascii=ascii_only or plain_signs())
+        say(drawn.rstrip("\n"))
+
+
+def is_file(subject: str) -> bool:
+    """Whether FILE is meant and not RUN: no run's id looks like a path or a YAML file."""
+    return (
+        "/" in subject or subject.endswith((".yaml", ".yml")) or os.path.exists(subject)  # noqa: PTH110
+    )
 
 
 Drawn = tuple[list[str], dict[str, list[str]], dict[str, str] | None]
@@ -136,13 +147,3 @@ def choose_target(package: Package, name: str | None) -> tuple[str, str]:
     if name in tasks:
         return "task", name
     raise Refused(f"no workflow or task {name!r}; there are: {', '.join([*workflows, *tasks])}")
-
-
-def can_draw() -> bool:
-    """Whether standard output takes the signs of the picture."""
-    encoding = click.get_text_stream("stdout").encoding or "ascii"
-    try:
-        "✔│├─▶".encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

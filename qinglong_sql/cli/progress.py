@@ -4,9 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import click
-
-from qinglong_sql.cli.words import COLOURS, Row, clock, span
+from qinglong_sql.cli.words import COLOURS, Row, clock, hush, plain_signs, say, span
 from qinglong_sql.graph import LOOKS, OTHER_LOOK
 from qinglong_sql.store import Store
 
@@ -34,8 +32,7 @@ class Silent:
 class Lines:
     """One line whenever a step's state changes; for pipes, files and logs."""
 
-    def __init__(self, write: Callable[[str], None] = click.echo) -> None:
-        self.write = write
+    def __init__(self) -> None:
         self.seen: dict[str, tuple[str, int]] = {}
 
     def changed(self, run: Row, steps: list[Row], now_ms: int) -> None:
@@ -45,15 +42,14 @@ class Lines:
             self.seen[step["step_key"]] = state
             if before == state or step["status"] in ("pending", "ready"):
                 continue
-            self.write(f"{clock(now_ms)[11:19]}  {step['step_key']}  {said(step, now_ms)}")
+            say(f"{clock(now_ms)[11:19]}  {step['step_key']}  {said(step, now_ms)}")
 
     def tick(self, now_ms: int) -> None: ...
 
     def note(self, words: str) -> None:
-        self.write(words)
+        say(words)
 
-    def close(self) -> None:
-        sys.stdout.flush()
+    def close(self) -> None: ...
 
 
 class Table:
@@ -63,6 +59,7 @@ class Table:
         from rich.console import Console
         from rich.live import Live
 
+        self.plain = plain_signs()
         self.console = Console(highlight=False)
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
         self.live.start()
@@ -92,10 +89,9 @@ class Table:
         drawn = RichTable(box=None, padding=(0, 2, 0, 0), show_header=False)
         for step in shown:
             status = step["status"]
-            drawn.add_row(
-                Text(f"{self.sign(status)} {step['step_key']}", style=COLOURS.get(status, "dim")),
-                Text(said(step, now_ms), style=COLOURS.get(status, "dim")),
-            )
+            style = COLOURS.get(status, "dim")
+            lines = (f"{self.sign(status)} {step['step_key']}", said(step, now_ms))
+            drawn.add_row(*(Text(line, style=style, overflow="crop") for line in lines))
         left = len(self.steps) - len(shown)
         ended = sum(step["finished_at_ms"] is not None for step in self.steps)
         more = f", {left} not shown" if left else ""
@@ -107,11 +103,7 @@ class Table:
 
     def sign(self, status: str) -> str:
         sign, plain, _ = LOOKS.get(status, OTHER_LOOK)
-        try:
-            sign.encode(self.console.encoding)
-        except UnicodeEncodeError:
-            return plain
-        return sign
+        return plain if self.plain else sign
 
     def note(self, words: str) -> None:
         self.console.print(words, markup=False)
@@ -147,11 +139,37 @@ def said(step: Row, now_ms: int) -> str:
     return f"{status}{code}" + (f" after {took}{attempt}" if took != "-" else "")
 
 
+class Kept:
+    """A view whose output may fail, by a closed pipe or a full disk, without harm to the run."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    def changed(self, run: Row, steps: list[Row], now_ms: int) -> None:
+        self.attempt(lambda: self.view.changed(run, steps, now_ms))
+
+    def tick(self, now_ms: int) -> None:
+        self.attempt(lambda: self.view.tick(now_ms))
+
+    def note(self, words: str) -> None:
+        self.attempt(lambda: self.view.note(words))
+
+    def close(self) -> None:
+        self.attempt(self.view.close)
+
+    def attempt(self, show: Callable[[], None]) -> None:
+        try:
+            show()
+        except OSError:
+            self.view = Silent()
+            hush()
+
+
 def view_for(as_json: bool, quiet: bool) -> View:
     """The view that suits where standard output goes."""
-    if as_json or quiet:
+    if as_json or quiet or sys.stdout is None:
         return Silent()
-    return Table() if sys.stdout.isatty() else Lines()
+    return Kept(Table() if sys.stdout.isatty() else Lines())
 
 
 class Watch:
@@ -168,12 +186,9 @@ class Watch:
         run = self.store.read("run_state", run_id=self.run_id)[0]
         changed = run["version"] != self.run.get("version")
         self.run = run
-        try:
-            if changed:
-                steps = self.store.read("step_state", order="step_key", run_id=self.run_id)
-                self.view.changed(run, steps, now_ms)
-            else:
-                self.view.tick(now_ms)
-        except BrokenPipeError:  # nobody reads any more; the run goes on
-            self.view = Silent()
+        if changed:
+            steps = self.store.read("step_state", order="step_key", run_id=self.run_id)
+            self.view.changed(run, steps, now_ms)
+        else:
+            self.view.tick(now_ms)
         return run

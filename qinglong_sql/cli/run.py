@@ -3,13 +3,14 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
 from qinglong_sql.canonical import digest
-from qinglong_sql.cli.exits import OF_STATUS, Exit, leave, reported
+from qinglong_sql.cli.exits import OF_STATUS, Exit, leave, reported, told_as
 from qinglong_sql.cli.looking import step_table, waits
 from qinglong_sql.cli.options import opened, package_file, state_folder, with_dsn, with_json
 from qinglong_sql.cli.package import choose_target, publish_package
@@ -21,16 +22,17 @@ from qinglong_sql.cli.runs import (
     with_input,
     with_input_file,
 )
-from qinglong_sql.cli.words import Row, coloured, print_json, span
+from qinglong_sql.cli.words import Row, coloured, hush, print_json, say, span
 from qinglong_sql.drive import drain, drive
-from qinglong_sql.errors import QinglongError
-from qinglong_sql.limits import LEASE_MS
+from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS
 from qinglong_sql.package import Package, load_package
+from qinglong_sql.scheduler import StageFailed
 from qinglong_sql.store import Store
 from qinglong_sql.worker import Worker
 
 IDLE_MS = 250
 KILL_WITHIN_MS = 5_000
+TELL_AGAIN_MS = 10_000
 
 
 @click.command()
@@ -42,6 +44,7 @@ KILL_WITHIN_MS = 5_000
 @click.option("--slots", type=click.IntRange(1, 1024), help="Steps at once; default: 4 or more.")
 @click.option(
     "--lease-ms",
+    type=click.IntRange(LEASE_MIN_MS, LEASE_MAX_MS),
     default=LEASE_MS,
     show_default=True,
     help="How long a step's lease lasts without a word of its worker.",
@@ -85,10 +88,13 @@ def run(
             ended = Session(store, worker, row["run_id"], view).to_the_end()
         finally:
             view.close()
-        if as_json:
-            print_json(summary(store, ended))
-        elif not quiet:
-            told(store, ended)
+        try:
+            if as_json:
+                print_json(summary(store, ended))
+            elif not quiet:
+                told(store, ended)
+        except OSError:  # nobody reads any more; the run has ended all the same
+            hush()
     leave(OF_STATUS.get(ended["status"], Exit.KILLED))
 
 
@@ -131,6 +137,7 @@ class Session:
         self.watch = Watch(store, run_id, view)
         self.interrupts = 0
         self.asked = False
+        self.told, self.told_ms = "", 0
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def to_the_end(self) -> Row:
@@ -152,7 +159,8 @@ class Session:
         finally:
             for number, action in before.items():
                 signal.signal(number, action)
-            self.worker.close()
+            with suppress(Exception):  # an ended session is a courtesy; its lease ends anyway
+                self.worker.close()
             os.close(self.wake_read)
             os.close(self.wake_write)
         return self.watch.run
@@ -179,8 +187,12 @@ class Session:
         self.view.note(f"{words} (again: kill at once)")
 
     def failed(self, error: Exception) -> None:
-        code = error.code if isinstance(error, QinglongError) else type(error).__name__
-        self.view.note(f"a cycle failed ({code}) and is tried again: {error}")
+        cause = error.__cause__ if isinstance(error, StageFailed) else error
+        found = told_as(cause or error)
+        words = found[1] if found else f"{type(cause).__name__}: {cause}"
+        if words != self.told or now_ms() - self.told_ms >= TELL_AGAIN_MS:
+            self.told, self.told_ms = words, now_ms()
+            self.view.note(f"trying again: {words}")
 
     def let_go(self) -> None:
         """Kill what is left after a second interrupt; wait for executions of other runs."""
@@ -213,9 +225,9 @@ def told(store: Store, run: Row) -> None:
     """The end for people: steps, and where to look further when it went wrong."""
     steps = store.read("step_state", order="step_key", run_id=run["run_id"])
     attempts = store.read("attempt_state", order="number", run_id=run["run_id"])
-    click.echo(step_table(steps, attempts))
+    say(step_table(steps, attempts))
     took = span(run["admitted_at_ms"], run["finished_at_ms"])
-    click.echo(f"{coloured(run['status'])} after {took}, run {run['run_id']}")
+    say(f"{coloured(run['status'])} after {took}, run {run['run_id']}")
     failed = [step["step_key"] for step in steps if step["status"] in ("failed", "timed_out")]
     if failed:
-        click.echo(f"look: qinglong-sql logs {run['run_id'][:12]} {failed[0]}")
+        say(f"look: qinglong-sql logs {run['run_id'][:12]} {failed[0]}")

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from qinglong_sql.canonical import canonical, read_json
-from qinglong_sql.cli.exits import Refused, reported
+from qinglong_sql.cli.exits import OF_STATUS, BadFile, Refused, reported
 from qinglong_sql.cli.options import opened, resolve_run, with_dsn, with_json
-from qinglong_sql.cli.words import clock, print_json, span, table
+from qinglong_sql.cli.words import clock, print_json, say, span, table
 from qinglong_sql.limits import INPUT_BYTES
 from qinglong_sql.store import Store
 
@@ -25,19 +25,21 @@ with_input_file = click.option(
 
 
 def run_input(pairs: tuple[str, ...], file: Path | None) -> str:
-    """Canonical JSON text of a run's input. Raises Refused with the reason."""
+    """Canonical JSON text of a run's input. Raises BadFile, BadParameter or Refused."""
     value: Any = {}
     if file is not None:
         try:
             value = read_json(file.read_bytes())
-        except (OSError, ValueError) as error:
-            raise Refused(f"{file}: {error}") from error
+        except OSError as error:
+            raise BadFile(f"{file}: {error.strerror}") from error
+        except ValueError as error:
+            raise BadFile(f"{file}: not the JSON of an input: {error}") from error
         if not isinstance(value, dict):
-            raise Refused(f"{file}: the input must be a JSON object")
+            raise BadFile(f"{file}: the input must be a JSON object")
     for pair in pairs:
         key, sign, text = pair.partition("=")
         if not sign or not key:
-            raise Refused(f"--input {pair!r}: write key=value")
+            raise click.BadParameter(f"{pair!r}: write key=value", param_hint="'--input'")
         value[key] = text
     try:
         text = canonical(value)
@@ -91,7 +93,7 @@ def start(
     if as_json:
         print_json(row)
     else:
-        click.echo(f"{row['run_id']} {row['outcome']}")
+        say(f"{row['run_id']} {row['outcome']}")
 
 
 def published_target(store: Store, package: str, name: str | None) -> tuple[str, str]:
@@ -113,7 +115,7 @@ def published_target(store: Store, package: str, name: str | None) -> tuple[str,
             return found[0]["kind"], found[0]["target_key"]
     for row in found:
         if row["target_key"] == name:
-            return row["kind"], name
+            return str(row["kind"]), name
     choices = ", ".join(row["target_key"] for row in found)
     raise Refused(f"say which one to start, of: {choices}")
 
@@ -136,10 +138,10 @@ def cancel(run: str, dsn: str, as_json: bool) -> None:
         "already_requested": f"cancellation was already requested ({row['cancel_reason']})",
         "already_terminal": f"has ended: {row['status']}",
     }
-    click.echo(f"{row['run_id']} {words[row['outcome']]}")
+    say(f"{row['run_id']} {words[row['outcome']]}")
     held = sorted({row["step_key"] for row in waits if row["waits_for"] in ("report", "lease")})
     if row["outcome"] != "already_terminal" and held:
-        click.echo(f"still running, being stopped: {', '.join(held)}")
+        say(f"still running, being stopped: {', '.join(held)}")
 
 
 def request_cancel(store: Store, run_id: str, actor: str = "") -> dict[str, Any]:
@@ -158,8 +160,16 @@ def user_name() -> str:
 
 
 @click.command()
-@click.option("--limit", default=20, show_default=True, help="How many, newest first.")
-@click.option("--status", help="Only runs with this status.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=20,
+    show_default=True,
+    help="How many, newest first.",
+)
+@click.option(
+    "--status", type=click.Choice(["running", *OF_STATUS]), help="Only runs with this status."
+)
 @click.option("--package", help="Only runs of this package.")
 @click.option("--utc", is_flag=True, help="Times in UTC.")
 @with_dsn
@@ -181,9 +191,9 @@ def runs(
         print_json(rows)
         return
     if not rows:
-        click.echo("no runs")
+        say("no runs")
         return
-    click.echo(
+    say(
         table(
             ["RUN", "PACKAGE", "TARGET", "STATUS", "STARTED", "TOOK"],
             [

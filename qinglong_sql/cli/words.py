@@ -1,7 +1,10 @@
 """How times, durations and states look, and how rows are printed."""
 
 import json
+import os
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,9 +26,53 @@ COLOURS = {
 Row = dict[str, Any]
 
 
+def say(words: str, *, end: bool = True) -> None:
+    """Print to standard output; signs that it does not take are written as escapes.
+
+    Raises BrokenPipeError when nobody reads any more.
+    """
+    if sys.stdout is not None:
+        click.echo(_writable(words, sys.stdout.encoding), nl=end)
+
+
+def complain(words: str) -> None:
+    """Print to standard error, if it is there."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            click.echo(_writable(words, sys.stderr.encoding), err=True)
+
+
+def hush() -> None:
+    """Nobody reads standard output any more: what is still written to it is thrown away."""
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def plain_signs() -> bool:
+    """Whether pictures are drawn with ASCII signs: the locale or the stream takes no others."""
+    wanted = next((os.environ[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(n)), "")
+    if wanted in ("C", "POSIX") or sys.stdout is None:
+        return True
+    try:
+        "✔│├─▶".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False
+
+
+def _writable(words: str, encoding: str | None) -> str:
+    # click would write UTF-8 to a stream that says it is ASCII
+    encoding = encoding or "ascii"
+    return words.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def print_json(value: object) -> None:
-    """One JSON document on one line."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+    """One JSON document on one line, in ASCII where nothing else can be written."""
+    encoding = (sys.stdout.encoding if sys.stdout is not None else "") or "ascii"
+    utf8 = encoding.lower().replace("-", "").startswith("utf")
+    say(json.dumps(value, ensure_ascii=not utf8))
 
 
 def clock(at_ms: int | None, *, utc: bool = False) -> str:
@@ -70,9 +117,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def print_rows(rows: list[Row], columns: Sequence[tuple[str, str]], empty: str) -> None:
     """Rows as a table under the given (title, column) pairs; `empty` says what none means."""
     if not rows:
-        click.echo(empty)
+        say(empty)
         return
-    click.echo(
+    say(
         table(
             [title for title, _ in columns],
             [[cell(row[name]) for _, name in columns] for row in rows],
