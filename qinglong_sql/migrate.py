@@ -110,7 +110,8 @@ def run_alembic(dsn: str, action: Literal["upgrade", "downgrade", "stamp"], revi
 
 
 def upgrade_sqlite(path: Path, revision: str = "head") -> str:
-    """Install or upgrade one file; see `upgrade`."""
+    """Install or upgrade one file, which is made with its folder when missing; see `upgrade`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     for number, text in _frozen_sqlite():
         if revision not in ("head", "base") and number > revision:
             break

@@ -13,7 +13,8 @@ find_python() {
     path=$(command -v "$name" 2>/dev/null) || continue
     "$path" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
     if "$path" -c 'import ensurepip, venv' 2>/dev/null; then
-      printf '%s\n' "$path"
+      # never the python of a virtual environment, which may be the one that we make anew
+      "$path" -c 'import sys; print(sys._base_executable)'
       return
     fi
     lacking=$path
