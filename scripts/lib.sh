@@ -14,7 +14,7 @@ find_python() {
     "$path" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
     if "$path" -c 'import ensurepip, venv' 2>/dev/null; then
       # never the python of a virtual environment, which may be the one that we make anew
-      "$path" -c 'import sys; print(sys._base_executable)'
+      "$path" -c 'import os, sys; print(os.path.realpath(sys._base_executable))'
       return
     fi
     lacking=$path
