@@ -134,7 +134,7 @@ create temp table ancestor (
   primary key (workflow_id, step_key, ancestor_key)
 ) strict, without rowid;
 
-create index temp.ancestor_distance on ancestor (distance, workflow_id, ancestor_key);
+create index temp.ancestor_distance on ancestor (distance, workflow_id, step_key);
 
 -- a command that is refused: the store raises it and rolls back
 create temp table refusal (
