@@ -1,5 +1,7 @@
 """What a worker knows of one attempt that it holds, from the lease to the report (DESIGN §9)."""
 
+import json
+import os
 import secrets
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +31,10 @@ Phase = Literal["leased", "waiting", "live", "parted", "ended", "unproven"]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What an attempt may be leased with; a repeated offer gets the answer of the first."""
+    """What an attempt may be leased with; a repeated offer gets the answer of the first.
+
+    `sent_ms` is before it was first sent (CLOCK_BOOTTIME); 0 is not known.
+    """
 
     offer_id: str
     token: str
@@ -131,8 +136,38 @@ def new_offer(now_ms: int) -> Offer:
     return Offer("of" + uuid.uuid4().hex[:24], secrets.token_hex(32), now_ms)
 
 
+def save_offers(state_dir: Path, offers: Mapping[str, Sequence[Offer]], saved: str) -> str:
+    """Keep what is about to be offered, by queue, and return its text; `saved` is what is there.
+
+    A worker that is killed after its lease and before its journal finds its authority here. A
+    machine that stops may lose it, and then the lease runs out. Raises OSError.
+    """
+    text = canonical({q: [[one.offer_id, one.token] for one in offers[q]] for q in offers})
+    if text != saved:
+        new = state_dir / "offers.new"
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+        new.replace(state_dir / "offers.json")
+    return text
+
+
+def load_offers(state_dir: Path) -> dict[str, list[Offer]]:
+    """What an earlier worker offered last, by queue; nothing when that cannot be read."""
+    try:
+        found = json.loads((state_dir / "offers.json").read_text())
+        return {
+            q: [Offer(str(i), str(token), 0) for i, token in found[q]] for q in found if found[q]
+        }
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
 def held_of_lease(row: Mapping[str, Any], offer: Offer, folder: Path, lease_ms: int) -> Held:
-    """What a row of `lease_attempts` says, its lease counted from before the request."""
+    """What a row of `lease_attempts` says, its lease counted from before the request.
+
+    When that is not known, it has to be renewed before it can be started.
+    """
     return Held(
         attempt_id=row["attempt_id"],
         run_id=row["run_id"],
@@ -145,9 +180,9 @@ def held_of_lease(row: Mapping[str, Any], offer: Offer, folder: Path, lease_ms: 
         phase="leased",
         lease=row,
         timeout_ms=row["timeout_ms"],
-        lease_end_ms=offer.sent_ms + lease_ms,
+        lease_end_ms=offer.sent_ms + lease_ms if offer.sent_ms else 0,
         expires_at_ms=row["expires_at_ms"],
-        renew_at_ms=offer.sent_ms + lease_ms // LEASE_RENEWALS,
+        renew_at_ms=offer.sent_ms + lease_ms // LEASE_RENEWALS if offer.sent_ms else 0,
     )
 
 

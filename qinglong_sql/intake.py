@@ -8,7 +8,7 @@ from pathlib import Path
 from qinglong_sql.canonical import canonical
 from qinglong_sql.errors import Fenced
 from qinglong_sql.execution import ForkServer, LaunchFailed, prepare, start_forkserver
-from qinglong_sql.holding import Held, Offer, held_of_lease, new_offer
+from qinglong_sql.holding import Held, Offer, held_of_lease, load_offers, new_offer, save_offers
 from qinglong_sql.limits import LEASE_MARGIN_MIN_MS
 from qinglong_sql.store import Store
 from qinglong_sql.workplace import End, spec_of, write_input
@@ -48,12 +48,19 @@ class Intake:
         self._clock = clock
         self._worker_id = ""
         self._session_id = ""
-        self._unanswered: dict[str, list[Offer]] = {}  # by queue
+        self._pool: dict[str, list[Offer]] = {}  # by queue
+        self._unsure: set[str] = set()  # queues whose last call was not answered
+        self._saved = ""
         self._not_before_ms = 0
 
     def begin(self, worker_id: str) -> None:
-        """Lease as this worker from now on; the session is registered with the first lease."""
+        """Lease as this worker from now on; the session is registered with the first lease.
+
+        What an earlier one offered last is repeated: it may hold leases that nobody journaled.
+        """
         self._worker_id = worker_id
+        self._pool = load_offers(self._state_dir)
+        self._unsure = set(self._pool)
 
     def end(self) -> None:
         """Let the fork server go, and end the session. Raises what the store raises."""
@@ -100,29 +107,34 @@ class Intake:
         self._session_id = session_id
 
     def _lease_from(self, queue: str, free: int) -> int:
-        """Offers whose answer was lost are repeated as they were."""
-        offers = self._unanswered.pop(queue, None)
-        offers = offers or [new_offer(self._clock()) for _ in range(free)]
+        """Offers whose answer was lost are repeated as they were; others are good until taken."""
+        now_ms, unsure = self._clock(), queue in self._unsure
+        if not unsure:
+            kept = [replace(one, sent_ms=now_ms) for one in self._pool.get(queue, [])[:free]]
+            self._pool[queue] = kept + [new_offer(now_ms) for _ in range(free - len(kept))]
+        offers = {offer.offer_id: offer for offer in self._pool[queue]}
+        self._saved = save_offers(self._state_dir, self._pool, self._saved)
+        self._unsure.add(queue)
         try:
             rows = self._store.call(
                 "lease_attempts",
                 p_worker_id=self._worker_id,
                 p_session_id=self._session_id,
                 p_queue=queue,
-                p_offers=canonical([offer.row() for offer in offers]),
+                p_offers=canonical([offer.row() for offer in offers.values()]),
                 p_lease_ms=self._lease_ms,
             )
         except Fenced:  # the session is over: register anew with the next tick
             self._session_id = ""
             raise
-        except Exception:
-            self._unanswered[queue] = offers
-            raise
-        by_id = {offer.offer_id: offer for offer in offers}
+        self._unsure.discard(queue)
         for row in rows:
-            offer = by_id[row["offer_id"]]
-            folder = self._state_dir / "exec" / offer.offer_id
-            self._held[row["attempt_id"]] = held_of_lease(row, offer, folder, self._lease_ms)
+            offer = offers.pop(row["offer_id"])
+            if row["attempt_id"] not in self._held:  # else an earlier worker journaled it
+                folder = self._state_dir / "exec" / offer.offer_id
+                self._held[row["attempt_id"]] = held_of_lease(row, offer, folder, self._lease_ms)
+        # Of repeated ones nobody knows which are used up.
+        self._pool[queue] = [] if unsure else list(offers.values())
         return len(rows)
 
     def prepare(self, held: Held) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from qinglong_sql.execution import RecordBroken
 from qinglong_sql.holding import Held, held_of_journal
@@ -24,9 +25,12 @@ class Leftovers:
     def __len__(self) -> int:
         return len(self._until_ms)
 
-    def add(self, folder: Path) -> None:
-        """Remove this one with one of the next `clear`s."""
-        self._until_ms[folder] = self._clock() + WAIT_MS
+    def __contains__(self, folder: Path) -> bool:
+        return folder in self._until_ms
+
+    def add(self, folder: Path, *, launcher: bool = True) -> None:
+        """Remove this one with the next `clear`, or later if it may have a launcher that lives."""
+        self._until_ms[folder] = self._clock() + WAIT_MS * launcher
 
     def clear(self) -> None:
         """Remove what can be removed now."""
@@ -58,7 +62,12 @@ class Leftovers:
         return found
 
 
-def is_settled(store: Store, held: Held) -> bool:
-    """Whether the database knows the end of an attempt, or nothing of it."""
+def standing(store: Store, held: Held) -> Literal["settled", "unstarted", "open"]:
+    """What the database says of an attempt whose folder proves nothing.
+
+    `unstarted`: its start was never acknowledged, so it never got its "go" and never will.
+    """
     rows = store.read("attempt_state", attempt_id=held.attempt_id)
-    return all(row["finished_at_ms"] is not None for row in rows)
+    if all(row["finished_at_ms"] is not None for row in rows):
+        return "settled"
+    return "unstarted" if all(row["status"] == "claimed" for row in rows) else "open"

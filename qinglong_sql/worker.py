@@ -14,7 +14,7 @@ from typing import Any
 from qinglong_sql.execution import GRACE_MS, RecordBroken, adopt, boottime_ms
 from qinglong_sql.holding import Held, command_all
 from qinglong_sql.intake import Intake
-from qinglong_sql.leftover import Leftovers, is_settled
+from qinglong_sql.leftover import Leftovers, standing
 from qinglong_sql.limits import (
     LEASE_MAX_MS,
     LEASE_MIN_MS,
@@ -33,7 +33,7 @@ from qinglong_sql.workplace import (
 )
 
 LOOK_MS = 250
-FORGET_MS = 5_000
+FORGET_MS = 2_000
 REJOIN_MS = 2_000
 
 
@@ -271,16 +271,17 @@ class Worker:
         if held.phase == "live" and held.execution:
             held.lost = True
             held.execution.stop(LEASE_LOST, 0)
-        elif held.start_unsure:  # it may have been committed before the lease ended
+        elif held.start_unsure:  # it may have been committed before: then its receipt counts
             held.part()
-            held.phase, held.end = "ended", End("not_started")
+            held.phase = "parted"
         else:
             self._dismiss(held)
 
     def _dismiss(self, held: Held) -> None:
         """Let a launcher go that waits, and remove its folder when it has gone."""
+        launcher = held.execution is not None or held.lease is not None
         held.part()
-        self._leftovers.add(held.folder)
+        self._leftovers.add(held.folder, launcher=launcher)
         self.held.pop(held.attempt_id, None)
 
     def _finish(self, held: Held) -> None:
@@ -289,14 +290,17 @@ class Worker:
         self._dismiss(held)
 
     def _clear_away(self) -> None:
-        self._leftovers.clear()
         now_ms = self._clock()
-        if now_ms < self._forget_at_ms:
-            return
-        self._forget_at_ms = now_ms + FORGET_MS
-        for held in self._in("unproven"):
-            if is_settled(self.store, held):
-                self._finish(held)
+        unproven = self._in("unproven") if now_ms >= self._forget_at_ms else []
+        for held in unproven:
+            match standing(self.store, held):
+                case "settled":
+                    self._finish(held)
+                case "unstarted":
+                    held.phase, held.end = "ended", End("not_started")
+        if unproven:
+            self._forget_at_ms = now_ms + FORGET_MS
+        self._leftovers.clear()
 
     # --- dispatch
 
@@ -305,12 +309,16 @@ class Worker:
 
     def _prepare(self) -> None:
         for held in self._in("leased"):
-            if not self._intake.prepare(held):
+            if held.folder.exists():  # of an earlier worker that did not come to its journal
+                if held.folder not in self._leftovers:
+                    self._leftovers.add(held.folder)
+            elif not self._intake.prepare(held):
                 self._lose(held)
 
     def _start(self) -> None:
-        waiting = self._in("waiting")
         sent_ms = self._clock()
+        # Where the lease is over for all that we know, it has to be renewed first.
+        waiting = [held for held in self._in("waiting") if held.lease_end_ms > sent_ms]
         unsure = {held.attempt_id for held in waiting}
         answered = self._command("start_attempts", waiting, Held.start)
         for held, row in answered:

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -280,6 +281,15 @@ class Forgetful:
         return rows
 
 
+class Unsent(Forgetful):
+    """A store that no start reaches."""
+
+    def call(self, step: str, /, **params: Any) -> list[dict[str, Any]]:
+        if step == "start_attempts" and "identity" in params["p_commands"]:
+            raise ConnectionError("not even sent")
+        return self.store.call(step, **params)
+
+
 @pytest.mark.parametrize(
     "step",
     ["register_worker", "lease_attempts", "attempt_input", "start_attempts", "running_attempts",
@@ -382,14 +392,7 @@ def test_a_receipt_written_while_no_worker_was_there_is_reported(site: Site) -> 
 def test_a_launcher_that_never_got_its_go_is_given_back(site: Site) -> None:
     site.publish("one: {run: 'echo $QL_ATTEMPT >> witness'}")
     run_id = site.start()
-
-    class Dies(Forgetful):
-        def call(self, step: str, /, **params: Any) -> list[dict[str, Any]]:
-            if step == "start_attempts" and "identity" in params["p_commands"]:
-                raise ConnectionError("not even sent")
-            return self.store.call(step, **params)
-
-    worker = site.worker(store=Dies(site.store))
+    worker = site.worker(store=Unsent(site.store))
     site.drive(worker, lambda: len(site.errors) >= 1)
     worker.close()
     assert site.finish(run_id)["status"] == "succeeded"
@@ -408,6 +411,41 @@ def test_a_start_that_was_committed_without_a_go_is_given_back(site: Site) -> No
     assert site.finish(run_id)["status"] == "succeeded"
     assert site.lines("witness") == ["2"]
     assert [one["result_code"] for one in site.attempts(run_id)] == ["not_started", None]
+
+
+def test_what_was_never_acknowledged_is_given_back_even_if_everything_was_killed(
+    site: Site,
+) -> None:
+    site.publish("one: {run: 'echo $QL_ATTEMPT >> witness'}")
+    run_id = site.start()
+    worker = site.worker(store=Unsent(site.store))
+    site.drive(worker, lambda: len(site.errors) >= 1)
+    (folder,) = (site.state / "exec").iterdir()
+    kill_all_of(site.root)
+    assert read_journal(folder)
+    (folder / "receipt.json").unlink(missing_ok=True)
+    worker.close()
+    began = time.monotonic()
+    assert site.finish(run_id)["status"] == "succeeded"
+    assert time.monotonic() - began < 10
+    assert site.lines("witness") == ["2"]
+
+
+@pytest.mark.parametrize("step", ["lease_attempts", "attempt_input"])
+def test_a_lease_that_was_never_journaled_is_found_again(site: Site, step: str) -> None:
+    site.publish("one: {run: 'echo $QL_ATTEMPT >> witness'}")
+    run_id = site.start()
+    worker = site.worker(store=Forgetful(site.store, step))
+    site.drive(worker, lambda: len(site.errors) >= 1)
+    assert site.attempts(run_id)[0]["lease_status"] == "leased"
+    worker.close()
+    if step == "attempt_input":  # killed while it prepared the folder
+        (offer,) = [one["offer_id"] for one in site.attempts(run_id)]
+        (site.state / "exec" / offer).mkdir()
+    began = time.monotonic()
+    assert site.finish(run_id)["status"] == "succeeded"
+    assert time.monotonic() - began < 10  # not at the end of the lease
+    assert site.lines("witness") == ["1"]
 
 
 def test_a_folder_without_a_journal_was_never_started(site: Site) -> None:
@@ -567,3 +605,28 @@ def test_a_lease_must_be_within_its_bounds(site: Site) -> None:
     for lease_ms in (4_999, 300_001):
         with pytest.raises(ValueError, match="a lease lasts"):
             site.worker(lease_ms=lease_ms)
+
+
+def test_a_worker_killed_again_and_again_runs_every_step_once(site: Site) -> None:
+    """Each attempt that crossed the start barrier appends its step once; kills fall at random."""
+    random = Random(7)
+    site.publish(
+        "\n".join(
+            f"s{n}: {{run: 'echo {n} >> witness; sleep 0.0{n % 5}; echo \"{{}}\" > $QL_OUTPUT'"
+            + (f", needs: [s{n - 3}]}}" if n >= 3 else "}")
+            for n in range(18)
+        )
+    )
+    run_id = site.start()
+    kills = 0
+    while site.run(run_id)["status"] == "running" and kills < 12:
+        process = site.process()
+        time.sleep(0.25 + random.random() * 0.5)
+        process.kill()
+        process.wait()
+        kills += 1
+    assert kills >= 3
+    run = site.finish(run_id)
+    assert run["status"] == "succeeded", site.told()
+    assert sorted(site.lines("witness"), key=int) == [str(n) for n in range(18)]
+    assert site.store.read("violation") == []
