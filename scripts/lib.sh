@@ -32,6 +32,7 @@ environment() {
   venv=$root/$name
   if ! mkdir -p "$venv" 2>/dev/null || [ ! -w "$venv" ]; then
     base=$(cache_folder)
+    export UV_CACHE_DIR=$base/uv PIP_CACHE_DIR=$base/pip
     venv=$base/${name#.}-$(printf '%s' "$root" | sha256sum | cut -c1-12)
     mkdir -p "$venv" || die "Neither $root nor $base can be written: set XDG_CACHE_HOME."
   fi
@@ -53,7 +54,6 @@ cache_folder() {
     base=${TMPDIR:-/tmp}/qinglong-sql-$(id -u)  # no home to write to
     mkdir -p -m 700 "$base"
     [ -O "$base" ] || die "$base belongs to someone else: set XDG_CACHE_HOME."
-    export UV_CACHE_DIR=$base/uv PIP_CACHE_DIR=$base/pip
   fi
   printf '%s\n' "$base"
 }
