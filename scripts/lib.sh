@@ -66,7 +66,7 @@ make_environment() {
   "$python" -m venv "$venv" >"$log" 2>&1 || die "$(cat "$log")"
   say "Installing qinglong-sql${extras:+[$extras]} …"
   if "$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv >>"$log" 2>&1 &&
-    UV_PYTHON_DOWNLOADS=never VIRTUAL_ENV=$venv \
+    UV_PYTHON_DOWNLOADS=never UV_SYSTEM_CERTS=1 VIRTUAL_ENV=$venv \
       "$venv/bin/uv" pip install --quiet --editable "$what" >>"$log" 2>&1; then
     return
   fi
