@@ -203,7 +203,8 @@ class SqliteStore:
                     with typed(step.check_code):
                         answers.append(self._step(step, params, now_ms))
                 if writes:
-                    self._commit()
+                    with typed():
+                        self._commit()
             finally:
                 if self._connection.in_transaction:
                     self._cursor.execute("rollback")
