@@ -134,12 +134,12 @@ begin
     insert into ql.workflow_ancestor (workflow_id, ancestor_key, step_key, distance)
     select distinct
       a.workflow_id,
-      a.ancestor_key,
-      n.step_key,
+      n.ancestor_key,
+      a.step_key,
       v_distance + 1
     from ql.workflow_ancestor as a
     join ql.workflow_ancestor as n
-      on n.workflow_id = a.workflow_id and n.ancestor_key = a.step_key and n.distance = 1
+      on n.workflow_id = a.workflow_id and n.step_key = a.ancestor_key and n.distance = 1
     where a.workflow_id = any (p_workflow_ids) and a.distance = v_distance
     on conflict do nothing;
     exit when not found;
