@@ -64,6 +64,15 @@ def test_a_page_takes_the_next_run_instead_of_a_held_one(
     assert [row["run_id"] for row in acting.page(store, "task_admission_page")] == runs[:1]
 
 
+def test_a_page_locks_no_more_runs_than_it_takes(store: Store, other: psycopg.Connection) -> None:
+    acting.publish(store, {"a": []})
+    runs = {acting.start(store, key=f"k{number}") for number in range(20)}
+    ask = "select run_id from ql_scheduler.task_admission_page(-1, '', 2)"
+    taken = {run_id for (run_id,) in other.execute(ask).fetchall()}
+    assert len(taken) == 2
+    assert {row["run_id"] for row in acting.page(store, "task_admission_page")} == runs - taken
+
+
 @pytest.mark.parametrize(
     "step", ["advance_frontier", "admit_tasks", "retry_run", "deadline_run", "recover_run",
              "converge_cancellation"],
