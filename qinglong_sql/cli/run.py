@@ -24,6 +24,7 @@ from qinglong_sql.cli.runs import (
 )
 from qinglong_sql.cli.words import Row, coloured, hush, print_json, say, span
 from qinglong_sql.drive import drain, drive
+from qinglong_sql.execution import GRACE_MS
 from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS
 from qinglong_sql.package import Package, load_package
 from qinglong_sql.scheduler import StageFailed
@@ -32,6 +33,7 @@ from qinglong_sql.worker import Worker
 
 IDLE_MS = 250
 KILL_WITHIN_MS = 5_000
+GRACE_MAX_MS = 5 * 60 * 1000
 TELL_AGAIN_MS = 10_000
 
 
@@ -49,6 +51,13 @@ TELL_AGAIN_MS = 10_000
     show_default=True,
     help="How long a step's lease lasts without a word of its worker.",
 )
+@click.option(
+    "--grace-ms",
+    type=click.IntRange(0, GRACE_MAX_MS),
+    default=GRACE_MS,
+    show_default=True,
+    help="How long a step that is to stop has between TERM and KILL.",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @with_dsn
 @with_json
@@ -61,6 +70,7 @@ def run(
     new: bool,
     slots: int | None,
     lease_ms: int,
+    grace_ms: int,
     quiet: bool,
     dsn: str,
     as_json: bool,
@@ -84,8 +94,10 @@ def run(
                 queues=queues,
                 slots=slots,
                 lease_ms=lease_ms,
+                stop_grace_ms=grace_ms,
             )
-            ended = Session(store, worker, row["run_id"], view).to_the_end()
+            session = Session(store, worker, row["run_id"], view)
+            ended = session.to_the_end()
         finally:
             view.close()
         try:
@@ -95,7 +107,7 @@ def run(
                 told(store, ended)
         except OSError:  # nobody reads any more; the run has ended all the same
             hush()
-    leave(OF_STATUS.get(ended["status"], Exit.KILLED))
+    leave(Exit.KILLED if session.killed else OF_STATUS[ended["status"]])
 
 
 def admit(
@@ -137,6 +149,7 @@ class Session:
         self.watch = Watch(store, run_id, view)
         self.interrupts = 0
         self.asked = False
+        self.killed = False
         self.told, self.told_ms = "", 0
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -197,9 +210,12 @@ class Session:
     def let_go(self) -> None:
         """Kill what is left after a second interrupt; wait for executions of other runs."""
         if self.watch.run["status"] == "running":
+            self.killed = True
+            self.view.note("killing what runs")
             self.worker.stop("interrupt", grace_ms=0)
             drain(self.store, self.worker, within_ms=KILL_WITHIN_MS, idle_ms=IDLE_MS)
-            self.watch.look(now_ms())
+            if self.watch.look(now_ms())["status"] == "running":
+                self.view.note("the run is still open: the same command goes on with it")
         elif self.worker.busy():
             self.view.note(f"waiting for {self.worker.busy()} executions of other runs")
             drain(

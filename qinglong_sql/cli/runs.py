@@ -112,10 +112,10 @@ def published_target(store: Store, package: str, name: str | None) -> tuple[str,
         workflows = [row for row in found if row["kind"] == "workflow"]
         found = workflows or found
         if len(found) == 1:
-            return found[0]["kind"], found[0]["target_key"]
+            name = str(found[0]["target_key"])
     for row in found:
         if row["target_key"] == name:
-            return str(row["kind"]), name
+            return str(row["kind"]), str(row["target_key"])
     choices = ", ".join(row["target_key"] for row in found)
     raise Refused(f"say which one to start, of: {choices}")
 
