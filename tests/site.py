@@ -1,4 +1,4 @@
-"""One place where packages really run: a fresh SQLite file, a state folder, real launchers.
+"""One place where packages really run: a fresh database, a state folder, real launchers.
 
 At its end nothing may be left of it: no process, no descriptor, no execution folder.
 """
@@ -16,8 +16,7 @@ from typing import Any
 
 from qinglong_sql.drive import drive
 from qinglong_sql.package import parse_package
-from qinglong_sql.store import Store
-from qinglong_sql.store.sqlite import SqliteStore
+from qinglong_sql.store import Store, open_store
 from qinglong_sql.worker import Worker
 
 PATIENCE_S = 30.0
@@ -27,11 +26,11 @@ WORKER_PROGRAM = """
 import os, sys
 from pathlib import Path
 from qinglong_sql.drive import drive
-from qinglong_sql.store.sqlite import SqliteStore
+from qinglong_sql.store import open_store
 from qinglong_sql.worker import Worker
 
-path, state, lease_ms = sys.argv[1:]
-store = SqliteStore(path)
+dsn, state, lease_ms = sys.argv[1:]
+store = open_store(dsn)
 drive(store, Worker(store, Path(state), lease_ms=int(lease_ms)), lambda: os.getppid() == 1)
 """
 
@@ -40,12 +39,12 @@ class Site:
     """A store, and workers that are closed at the end."""
 
     def __init__(self, dsn: str, root: Path) -> None:
-        self.path_of_database = Path(dsn.removeprefix("sqlite:///"))
+        self.dsn = dsn
         self.root = root
         self.work = root / "work"
         self.work.mkdir()
         self.state = root / "state"
-        self.store: Store = SqliteStore(self.path_of_database)
+        self.store: Store = open_store(dsn)
         self.workers: list[Worker] = []
         self.processes: list[subprocess.Popen[bytes]] = []
         self.errors: list[Exception] = []
@@ -85,8 +84,7 @@ class Site:
 
     def process(self, lease_ms: int = 30_000) -> subprocess.Popen[bytes]:
         """A process of its own with a worker and the loop."""
-        argv = [sys.executable, "-c", WORKER_PROGRAM]
-        argv += [str(self.path_of_database), str(self.state), str(lease_ms)]
+        argv = [sys.executable, "-c", WORKER_PROGRAM, self.dsn, str(self.state), str(lease_ms)]
         home = str(Path(__file__).parent.parent)
         one = subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": home})
         self.processes.append(one)

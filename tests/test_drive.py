@@ -13,12 +13,20 @@ from qinglong_sql.drive import drain, drive
 from qinglong_sql.errors import NotReady
 from qinglong_sql.scheduler import EDGE, StageFailed
 from qinglong_sql.store import Store
+from tests.engines import Engine
 from tests.site import Site, opened
 
 
 @pytest.fixture
 def site(sqlite_dsn: str, tmp_path: Path) -> Iterator[Site]:
     with opened(sqlite_dsn, tmp_path) as site:
+        yield site
+
+
+@pytest.fixture
+def place(engine: Engine, tmp_path: Path) -> Iterator[Site]:
+    """A site on SQLite, and one on PostgreSQL."""
+    with opened(engine.dsn, tmp_path) as site:
         yield site
 
 
@@ -51,10 +59,10 @@ CHAIN = "s0: {run: 'true'}\n" + "\n".join(
 )
 
 
-def test_a_finished_execution_wakes_the_loop_directly(site: Site) -> None:
-    site.publish("one: {run: 'sleep 1'}\ntwo: {run: 'true', needs: [one]}")
+def test_a_finished_execution_wakes_the_loop_directly(place: Site) -> None:
+    place.publish("one: {run: 'sleep 1'}\ntwo: {run: 'true', needs: [one]}")
     began = time.monotonic()
-    assert site.finish(site.start(), idle_ms=3_600_000)["status"] == "succeeded"
+    assert place.finish(place.start(), idle_ms=3_600_000)["status"] == "succeeded"
     assert time.monotonic() - began < 5
 
 
@@ -83,12 +91,12 @@ def test_changes_are_told_and_idle_ticks_are_not(site: Site) -> None:
     assert len(changes) == told
 
 
-def test_a_failing_stage_is_told_and_tried_again(site: Site) -> None:
-    site.publish("one: {run: 'true'}")
-    store = Failing(site.store, "frontier", ConnectionError("gone"), left=3)
-    assert site.finish(site.start(), store=store)["status"] == "succeeded"
-    assert len(site.errors) == 3
-    assert all(isinstance(error, StageFailed) for error in site.errors)
+def test_a_failing_stage_is_told_and_tried_again(place: Site) -> None:
+    place.publish("one: {run: 'true'}")
+    store = Failing(place.store, "frontier", ConnectionError("gone"), left=3)
+    assert place.finish(place.start(), store=store)["status"] == "succeeded"
+    assert len(place.errors) == 3
+    assert all(isinstance(error, StageFailed) for error in place.errors)
 
 
 def test_executions_are_reported_and_renewed_while_a_stage_fails(site: Site) -> None:

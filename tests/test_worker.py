@@ -16,6 +16,7 @@ from qinglong_sql.limits import ERROR_BYTES, OUTPUT_BYTES
 from qinglong_sql.store import Store
 from qinglong_sql.worker import Worker
 from qinglong_sql.workplace import End, Gone, end_of, environment, read_output
+from tests.engines import Engine
 from tests.site import Site, alive, kill_all_of, opened, processes_of, wait
 
 ONCE = 'extract: {run: "echo $QL_ATTEMPT >> witness; echo $$ > pid; exec sleep 60"}'
@@ -24,6 +25,13 @@ ONCE = 'extract: {run: "echo $QL_ATTEMPT >> witness; echo $$ > pid; exec sleep 6
 @pytest.fixture
 def site(sqlite_dsn: str, tmp_path: Path) -> Iterator[Site]:
     with opened(sqlite_dsn, tmp_path) as site:
+        yield site
+
+
+@pytest.fixture
+def place(engine: Engine, tmp_path: Path) -> Iterator[Site]:
+    """A site on SQLite, and one on PostgreSQL."""
+    with opened(engine.dsn, tmp_path) as site:
         yield site
 
 
@@ -39,24 +47,24 @@ def running(site: Site, steps: str, worker: Worker, pid: str = "pid", head: str 
 # --- what an execution is given, and what it gives back
 
 
-def test_a_chain_of_three_runs_to_its_end_and_hands_its_outputs_on(site: Site) -> None:
-    site.publish(
+def test_a_chain_of_three_runs_to_its_end_and_hands_its_outputs_on(place: Site) -> None:
+    place.publish(
         """
         one: {run: 'echo first >> witness; echo "{\\"n\\": 1}" > $QL_OUTPUT'}
         two: {run: [/bin/sh, -c, "cp $QL_INPUT seen.two; echo second >> witness"], needs: [one]}
         three: {run: "cp $QL_INPUT seen.three; echo third >> witness; echo done", needs: [one, two]}
         """
     )
-    run_id = site.start(text='{"who":"you"}')
-    assert site.finish(run_id)["status"] == "succeeded"
-    assert site.lines("witness") == ["first", "second", "third"]
-    assert site.step(run_id, "one")["output"] == '{"n":1}'
-    assert site.path("seen.two").read_text() == '{"input":{"who":"you"},"needs":{"one":{"n":1}}}'
-    seen = json.loads(site.path("seen.three").read_text())
+    run_id = place.start(text='{"who":"you"}')
+    assert place.finish(run_id)["status"] == "succeeded"
+    assert place.lines("witness") == ["first", "second", "third"]
+    assert place.step(run_id, "one")["output"] == '{"n":1}'
+    assert place.path("seen.two").read_text() == '{"input":{"who":"you"},"needs":{"one":{"n":1}}}'
+    seen = json.loads(place.path("seen.three").read_text())
     assert seen["needs"] == {"one": {"n": 1}, "two": None}
-    assert [one["status"] for one in site.attempts(run_id)] == ["succeeded"] * 3
-    assert site.log(run_id, "three.3") == "done\n"
-    assert site.store.read("violation") == []
+    assert [one["status"] for one in place.attempts(run_id)] == ["succeeded"] * 3
+    assert place.log(run_id, "three.3") == "done\n"
+    assert place.store.read("violation") == []
 
 
 def test_an_execution_knows_who_it_is_and_none_of_our_settings(site: Site) -> None:
@@ -128,23 +136,23 @@ def test_a_command_that_cannot_start_says_why(site: Site) -> None:
         assert "missing.sh" in attempt["error"] or "nowhere" in attempt["error"]
 
 
-def test_a_failed_step_is_tried_again_with_a_new_number(site: Site) -> None:
-    site.publish(
+def test_a_failed_step_is_tried_again_with_a_new_number(place: Site) -> None:
+    place.publish(
         "one: {run: 'echo $QL_ATTEMPT >> witness; [ $QL_ATTEMPT = 3 ]',"
         " retry: {attempts: 3, backoff: 50ms}}"
     )
-    run_id = site.start()
-    assert site.finish(run_id)["status"] == "succeeded"
-    assert site.lines("witness") == ["1", "2", "3"]
-    assert [one["status"] for one in site.attempts(run_id)] == ["failed", "failed", "succeeded"]
+    run_id = place.start()
+    assert place.finish(run_id)["status"] == "succeeded"
+    assert place.lines("witness") == ["1", "2", "3"]
+    assert [one["status"] for one in place.attempts(run_id)] == ["failed", "failed", "succeeded"]
 
 
-def test_a_step_past_its_timeout_is_stopped_and_timed_out(site: Site) -> None:
-    site.publish("one: {run: 'echo $$ > pid; exec sleep 60', timeout: 300ms}")
-    run_id = site.start()
-    assert site.finish(run_id)["status"] == "timed_out"
-    assert not alive(site.pid("pid"))
-    assert site.attempts(run_id)[0]["result_code"] == "execution_timed_out"
+def test_a_step_past_its_timeout_is_stopped_and_timed_out(place: Site) -> None:
+    place.publish("one: {run: 'echo $$ > pid; exec sleep 60', timeout: 300ms}")
+    run_id = place.start()
+    assert place.finish(run_id)["status"] == "timed_out"
+    assert not alive(place.pid("pid"))
+    assert place.attempts(run_id)[0]["result_code"] == "execution_timed_out"
 
 
 def test_no_more_run_at_once_than_there_are_slots(site: Site) -> None:
@@ -173,46 +181,46 @@ def test_only_its_queues_are_served(site: Site) -> None:
 # --- cancellation
 
 
-def test_a_cancelled_run_ends_after_its_executions_are_gone(site: Site) -> None:
-    worker = site.worker()
+def test_a_cancelled_run_ends_after_its_executions_are_gone(place: Site) -> None:
+    worker = place.worker()
     steps = """
         deaf: {run: "trap '' TERM; echo $$ > deaf; while :; do sleep 0.1; done"}
         twice: {run: "(setsid sleep 61 & echo $! > twice); sleep 60"}
         polite: {run: "trap 'echo bye; exit 0' TERM; echo $$ > pid; while :; do sleep 0.05; done"}
         """
-    run_id = running(site, steps, worker)
-    pids = [site.pid(name) for name in ("deaf", "twice", "pid")]
+    run_id = running(place, steps, worker)
+    pids = [place.pid(name) for name in ("deaf", "twice", "pid")]
     assert all(alive(pid) for pid in pids)
-    site.cancel(run_id)
+    place.cancel(run_id)
     began = time.monotonic()
     seen: list[bool] = []
 
     def cancelled() -> bool:
-        ended = site.run(run_id)["status"] == "cancelled"
+        ended = place.run(run_id)["status"] == "cancelled"
         seen.append(ended or any(alive(pid) for pid in pids))
         if ended:
             assert not any(alive(pid) for pid in pids)
         return ended
 
-    site.drive(worker, cancelled)
+    place.drive(worker, cancelled)
     assert time.monotonic() - began < 5  # not at the next renewal
-    assert {one["status"] for one in site.attempts(run_id)} == {"cancelled"}
+    assert {one["status"] for one in place.attempts(run_id)} == {"cancelled"}
     assert "bye" in "".join(
-        site.log(run_id, f"polite.{n}")
+        place.log(run_id, f"polite.{n}")
         for n in (1, 2, 3)
-        if (site.state / "log" / run_id / f"polite.{n}.log").exists()
+        if (place.state / "log" / run_id / f"polite.{n}.log").exists()
     )
-    assert site.finish(run_id, worker)["result_code"] == "workflow_cancelled"
+    assert place.finish(run_id, worker)["result_code"] == "workflow_cancelled"
 
 
-def test_a_start_under_an_intent_is_refused_and_nothing_runs(site: Site) -> None:
-    site.publish("one: {run: 'touch ran'}")
-    run_id = site.start()
-    worker = site.worker(store=Before(site.store, "start_attempts", lambda: site.cancel(run_id)))
-    assert site.finish(run_id, worker)["status"] == "cancelled"
-    wait(lambda: worker.settle() == 0 and site.folders() == [], "the folder is gone")
-    assert not site.path("ran").exists()
-    assert site.attempts(run_id)[0]["starting_at_ms"] is None
+def test_a_start_under_an_intent_is_refused_and_nothing_runs(place: Site) -> None:
+    place.publish("one: {run: 'touch ran'}")
+    run_id = place.start()
+    worker = place.worker(store=Before(place.store, "start_attempts", lambda: place.cancel(run_id)))
+    assert place.finish(run_id, worker)["status"] == "cancelled"
+    wait(lambda: worker.settle() == 0 and place.folders() == [], "the folder is gone")
+    assert not place.path("ran").exists()
+    assert place.attempts(run_id)[0]["starting_at_ms"] is None
 
 
 def test_what_runs_of_one_run_can_be_stopped_hard(site: Site) -> None:
@@ -226,20 +234,20 @@ def test_what_runs_of_one_run_can_be_stopped_hard(site: Site) -> None:
     assert site.attempts(run_id)[0]["result_code"] == "execution_stopped"
 
 
-def test_an_execution_whose_lease_was_taken_away_is_killed(site: Site) -> None:
-    worker = site.worker(stop_grace_ms=60_000)
-    run_id = running(site, "deaf: {run: \"trap '' TERM; echo $$ > pid; sleep 60\"}", worker)
-    site.store.call(
+def test_an_execution_whose_lease_was_taken_away_is_killed(place: Site) -> None:
+    worker = place.worker(stop_grace_ms=60_000)
+    run_id = running(place, "deaf: {run: \"trap '' TERM; echo $$ > pid; sleep 60\"}", worker)
+    place.store.call(
         "declare_stopped",
-        p_attempt_id=site.attempts(run_id)[0]["attempt_id"],
+        p_attempt_id=place.attempts(run_id)[0]["attempt_id"],
         p_reason="I unplugged it",
         p_actor="test",
         p_follow=None,
     )
     worker.renew_soon()
-    run = site.finish(run_id, worker)
-    assert run["status"] == "failed" and not alive(site.pid("pid"))
-    assert site.attempts(run_id)[0]["result_code"] == "execution_lost"
+    run = place.finish(run_id, worker)
+    assert run["status"] == "failed" and not alive(place.pid("pid"))
+    assert place.attempts(run_id)[0]["result_code"] == "execution_lost"
 
 
 # --- answers that are lost
@@ -295,18 +303,18 @@ class Unsent(Forgetful):
     ["register_worker", "lease_attempts", "attempt_input", "start_attempts", "running_attempts",
      "report_attempts"],
 )  # fmt: skip
-def test_a_lost_answer_is_asked_for_again_and_nothing_runs_twice(site: Site, step: str) -> None:
-    site.publish(
+def test_a_lost_answer_is_asked_for_again_and_nothing_runs_twice(place: Site, step: str) -> None:
+    place.publish(
         "one: {run: 'echo one >> witness; sleep 0.2'}\n"
         "two: {run: 'echo two >> witness', needs: [one]}"
     )
-    run_id = site.start()
-    forgetful = Forgetful(site.store, step, times=2)
-    assert site.finish(run_id, site.worker(store=forgetful))["status"] == "succeeded"
-    assert site.lines("witness") == ["one", "two"]
-    assert len(site.attempts(run_id)) == 2
+    run_id = place.start()
+    forgetful = Forgetful(place.store, step, times=2)
+    assert place.finish(run_id, place.worker(store=forgetful))["status"] == "succeeded"
+    assert place.lines("witness") == ["one", "two"]
+    assert len(place.attempts(run_id)) == 2
     assert forgetful.left[step] == 0
-    assert [str(error) for error in site.errors] == [f"the answer of {step} was lost"] * 2
+    assert [str(error) for error in place.errors] == [f"the answer of {step} was lost"] * 2
 
 
 def test_no_command_starts_before_the_start_is_answered(site: Site) -> None:
@@ -353,64 +361,64 @@ def test_one_process_at_a_time_is_the_worker_of_a_folder(site: Site) -> None:
     site.finish(run_id, second)
 
 
-def test_a_new_worker_takes_over_what_a_killed_one_left_running(site: Site) -> None:
-    site.publish(
+def test_a_new_worker_takes_over_what_a_killed_one_left_running(place: Site) -> None:
+    place.publish(
         "one: {run: 'echo $QL_ATTEMPT >> witness; echo $$ > pid; while [ ! -e go ]; do sleep 0.05;"
         " done'}\ntwo: {run: 'echo two >> witness', needs: [one]}"
     )
-    run_id = site.start()
-    process = site.process()
-    pid = site.pid("pid")
-    wait(lambda: site.step(run_id, "one")["status"] == "running", "it is told")
+    run_id = place.start()
+    process = place.process()
+    pid = place.pid("pid")
+    wait(lambda: place.step(run_id, "one")["status"] == "running", "it is told")
     process.kill()
     process.wait()
-    expires_at_ms = site.attempts(run_id)[0]["lease_expires_at_ms"]
-    worker = site.worker()
+    expires_at_ms = place.attempts(run_id)[0]["lease_expires_at_ms"]
+    worker = place.worker()
     worker.settle()
     (held,) = worker.held.values()
     assert held.phase == "live" and alive(pid)
-    assert site.attempts(run_id)[0]["lease_expires_at_ms"] > expires_at_ms
-    site.path("go").touch()
-    assert site.finish(run_id, worker)["status"] == "succeeded"
-    assert site.lines("witness") == ["1", "two"]
-    assert len(site.attempts(run_id)) == 2
+    assert place.attempts(run_id)[0]["lease_expires_at_ms"] > expires_at_ms
+    place.path("go").touch()
+    assert place.finish(run_id, worker)["status"] == "succeeded"
+    assert place.lines("witness") == ["1", "two"]
+    assert len(place.attempts(run_id)) == 2
 
 
-def test_a_receipt_written_while_no_worker_was_there_is_reported(site: Site) -> None:
-    site.publish("one: {run: 'echo $QL_ATTEMPT >> witness; echo $$ > pid; sleep 0.4; exit 3'}")
-    run_id = site.start()
-    process = site.process()
-    pid = site.pid("pid")
+def test_a_receipt_written_while_no_worker_was_there_is_reported(place: Site) -> None:
+    place.publish("one: {run: 'echo $QL_ATTEMPT >> witness; echo $$ > pid; sleep 0.4; exit 3'}")
+    run_id = place.start()
+    process = place.process()
+    pid = place.pid("pid")
     process.kill()
     process.wait()
-    wait(lambda: not alive(pid) and not processes_of(site.root), "the fork server has gone")
-    assert site.finish(run_id)["status"] == "failed"
-    assert site.attempts(run_id)[0]["exit_code"] == 3
-    assert site.lines("witness") == ["1"]
+    wait(lambda: not alive(pid) and not processes_of(place.root), "the fork server has gone")
+    assert place.finish(run_id)["status"] == "failed"
+    assert place.attempts(run_id)[0]["exit_code"] == 3
+    assert place.lines("witness") == ["1"]
 
 
-def test_a_launcher_that_never_got_its_go_is_given_back(site: Site) -> None:
-    site.publish("one: {run: 'echo $QL_ATTEMPT >> witness'}")
-    run_id = site.start()
-    worker = site.worker(store=Unsent(site.store))
-    site.drive(worker, lambda: len(site.errors) >= 1)
+def test_a_launcher_that_never_got_its_go_is_given_back(place: Site) -> None:
+    place.publish("one: {run: 'echo $QL_ATTEMPT >> witness'}")
+    run_id = place.start()
+    worker = place.worker(store=Unsent(place.store))
+    place.drive(worker, lambda: len(place.errors) >= 1)
     worker.close()
-    assert site.finish(run_id)["status"] == "succeeded"
-    assert site.lines("witness") == ["2"]
-    assert [one["status"] for one in site.attempts(run_id)] == ["lost", "succeeded"]
-    assert site.step(run_id, "one")["claim_return_count"] == 1
+    assert place.finish(run_id)["status"] == "succeeded"
+    assert place.lines("witness") == ["2"]
+    assert [one["status"] for one in place.attempts(run_id)] == ["lost", "succeeded"]
+    assert place.step(run_id, "one")["claim_return_count"] == 1
 
 
-def test_a_start_that_was_committed_without_a_go_is_given_back(site: Site) -> None:
-    site.publish("one: {run: 'echo $QL_ATTEMPT >> witness'}")
-    run_id = site.start()
-    worker = site.worker(store=Forgetful(site.store, "start_attempts"))
-    site.drive(worker, lambda: len(site.errors) >= 1)
-    assert site.attempts(run_id)[0]["status"] == "starting"
+def test_a_start_that_was_committed_without_a_go_is_given_back(place: Site) -> None:
+    place.publish("one: {run: 'echo $QL_ATTEMPT >> witness'}")
+    run_id = place.start()
+    worker = place.worker(store=Forgetful(place.store, "start_attempts"))
+    place.drive(worker, lambda: len(place.errors) >= 1)
+    assert place.attempts(run_id)[0]["status"] == "starting"
     worker.close()
-    assert site.finish(run_id)["status"] == "succeeded"
-    assert site.lines("witness") == ["2"]
-    assert [one["result_code"] for one in site.attempts(run_id)] == ["not_started", None]
+    assert place.finish(run_id)["status"] == "succeeded"
+    assert place.lines("witness") == ["2"]
+    assert [one["result_code"] for one in place.attempts(run_id)] == ["not_started", None]
 
 
 def test_what_was_never_acknowledged_is_given_back_even_if_everything_was_killed(
@@ -432,20 +440,20 @@ def test_what_was_never_acknowledged_is_given_back_even_if_everything_was_killed
 
 
 @pytest.mark.parametrize("step", ["lease_attempts", "attempt_input"])
-def test_a_lease_that_was_never_journaled_is_found_again(site: Site, step: str) -> None:
-    site.publish("one: {run: 'echo $QL_ATTEMPT >> witness'}")
-    run_id = site.start()
-    worker = site.worker(store=Forgetful(site.store, step))
-    site.drive(worker, lambda: len(site.errors) >= 1)
-    assert site.attempts(run_id)[0]["lease_status"] == "leased"
+def test_a_lease_that_was_never_journaled_is_found_again(place: Site, step: str) -> None:
+    place.publish("one: {run: 'echo $QL_ATTEMPT >> witness'}")
+    run_id = place.start()
+    worker = place.worker(store=Forgetful(place.store, step))
+    place.drive(worker, lambda: len(place.errors) >= 1)
+    assert place.attempts(run_id)[0]["lease_status"] == "leased"
     worker.close()
     if step == "attempt_input":  # killed while it prepared the folder
-        (offer,) = [one["offer_id"] for one in site.attempts(run_id)]
-        (site.state / "exec" / offer).mkdir()
+        (offer,) = [one["offer_id"] for one in place.attempts(run_id)]
+        (place.state / "exec" / offer).mkdir()
     began = time.monotonic()
-    assert site.finish(run_id)["status"] == "succeeded"
+    assert place.finish(run_id)["status"] == "succeeded"
     assert time.monotonic() - began < 10  # not at the end of the lease
-    assert site.lines("witness") == ["1"]
+    assert place.lines("witness") == ["1"]
 
 
 def test_a_folder_without_a_journal_was_never_started(site: Site) -> None:
@@ -457,19 +465,19 @@ def test_a_folder_without_a_journal_was_never_started(site: Site) -> None:
     assert site.folders() == [] and worker.held == {}
 
 
-def test_what_ran_before_the_machine_was_restarted_has_stopped(site: Site) -> None:
-    worker = site.worker()
-    run_id = running(site, ONCE, worker)
+def test_what_ran_before_the_machine_was_restarted_has_stopped(place: Site) -> None:
+    worker = place.worker()
+    run_id = running(place, ONCE, worker)
     worker.close()
-    kill_all_of(site.root)
-    (folder,) = (site.state / "exec").iterdir()
+    kill_all_of(place.root)
+    (folder,) = (place.state / "exec").iterdir()
     journal = read_journal(folder)
     assert journal
     write_journal(folder, journal | {"boot_id": "another"})
-    assert site.finish(run_id)["status"] == "failed"
-    (attempt,) = site.attempts(run_id)
+    assert place.finish(run_id)["status"] == "failed"
+    (attempt,) = place.attempts(run_id)
     assert attempt["result_code"] == "execution_lost"
-    (attested,) = site.store.read("attestation_state", run_id=run_id)
+    (attested,) = place.store.read("attestation_state", run_id=run_id)
     assert (attested["evidence"], attested["reason"]) == ("attested", "other_boot")
 
 
