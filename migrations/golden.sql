@@ -858,12 +858,12 @@ begin
     insert into ql.workflow_ancestor (workflow_id, ancestor_key, step_key, distance)
     select distinct
       a.workflow_id,
-      a.ancestor_key,
-      n.step_key,
+      n.ancestor_key,
+      a.step_key,
       v_distance + 1
     from ql.workflow_ancestor as a
     join ql.workflow_ancestor as n
-      on n.workflow_id = a.workflow_id and n.ancestor_key = a.step_key and n.distance = 1
+      on n.workflow_id = a.workflow_id and n.step_key = a.ancestor_key and n.distance = 1
     where a.workflow_id = any (p_workflow_ids) and a.distance = v_distance
     on conflict do nothing;
     exit when not found;
@@ -1284,6 +1284,8 @@ begin
   select
     c.run_id, c.attempt_id, 1 + f.refused, 'QL410', 'ended', c.how, c.exit_code, c.fence, p_now_ms
   from unnest(p_commands) as c
+  join ql.attempt_offer as o
+    on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
   cross join lateral (
     select
       count(*) as refused,
@@ -1296,6 +1298,7 @@ begin
   where c.code is null
     and c.attempt_id = any(p_held)
     and not c.attempt_id = any(p_known)
+    and o.token_digest = c.token_digest
     and f.refused < 8
     and f.known = 0;
 end;

@@ -231,7 +231,7 @@ def _run_text(operations: Any, texts: Iterable[str]) -> None:
     from sqlalchemy import DDL
 
     for text in texts:
-        operations.execute(DDL(text.rstrip().removesuffix(";").replace("%", "%%")))
+        operations.execute(DDL(text.rstrip().removesuffix(";").replace("%", "%%")))  # type: ignore[no-untyped-call]
 
 
 def _config(engine: Engine) -> "Config":

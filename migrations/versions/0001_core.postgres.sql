@@ -3003,7 +3003,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/publication_manifest.sql sha256 b63f8ec421c0d9e165ca74a97a057a9e161a9990d2e0e40589d4cf3be461c3cc
+-- from sql/postgres/publication_manifest.sql sha256 17a6dd70bf432cd65bdd14ba1cde88e39629eea44c73184259e4cc5daba758f8
 -- MANIFEST — the parts of publication: a model becomes revisions, a graph, triggers.
 
 -- HELPER   check_manifest — what no table catches: references, sizes
@@ -3140,12 +3140,12 @@ begin
     insert into ql.workflow_ancestor (workflow_id, ancestor_key, step_key, distance)
     select distinct
       a.workflow_id,
-      a.ancestor_key,
-      n.step_key,
+      n.ancestor_key,
+      a.step_key,
       v_distance + 1
     from ql.workflow_ancestor as a
     join ql.workflow_ancestor as n
-      on n.workflow_id = a.workflow_id and n.ancestor_key = a.step_key and n.distance = 1
+      on n.workflow_id = a.workflow_id and n.step_key = a.ancestor_key and n.distance = 1
     where a.workflow_id = any (p_workflow_ids) and a.distance = v_distance
     on conflict do nothing;
     exit when not found;
@@ -5241,13 +5241,13 @@ begin
 end;
 $$;
 
--- from sql/postgres/completion.sql sha256 2e80001a9e96ab6f04d657af849757668c60d9c1e43219ba8f15ddfd478193ff
+-- from sql/postgres/completion.sql sha256 3cd7288360e1fe3ad2bda3903a9106ad8ae50fc535b98c350cf9ecdafe155798
 -- COMPLETION — how executions ended, as workers say it (DOMAIN §3.5, DESIGN §9).
 -- The lease row is the authority: a report may come after its expiry while the fence stands.
 
--- HELPER   keep_refused — a report that came without authority changes nothing, but is kept
+-- HELPER   keep_refused — what the former holder of a fence said too late changes nothing, but is kept
 -- LOCKS    none (the caller holds 1 and 2)
--- READS    refused_report
+-- READS    attempt_offer (a stranger's report is not kept), refused_report
 -- WRITES   refused_report (at most 8 an attempt, each content once)
 create or replace function ql.keep_refused (
   p_commands ql.command[],
@@ -5267,6 +5267,8 @@ begin
   select
     c.run_id, c.attempt_id, 1 + f.refused, 'QL410', 'ended', c.how, c.exit_code, c.fence, p_now_ms
   from unnest(p_commands) as c
+  join ql.attempt_offer as o
+    on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
   cross join lateral (
     select
       count(*) as refused,
@@ -5279,6 +5281,7 @@ begin
   where c.code is null
     and c.attempt_id = any(p_held)
     and not c.attempt_id = any(p_known)
+    and o.token_digest = c.token_digest
     and f.refused < 8
     and f.known = 0;
 end;
@@ -5286,7 +5289,7 @@ $$;
 
 -- STEP     report_attempts — end executions: attempt, step and lease together
 -- LOCKS    1 attempt advisory (by attempt_id, try) · 2 run (by run_id, waits, then skips)
--- READS    attempt_lease, task_attempt, attempt_offer, completion_effect
+-- READS    attempt_lease, task_attempt, attempt_offer, refused_report, completion_effect
 -- WRITES   attempt_report, refused_report; task_attempt, attempt_lease, step_run, step_output, run,
 --          run_event, agenda (through ql.apply_effects)
 -- RETURNS  applied, with the attempt's status | blocked (QL400, QL404, QL410) | contended
