@@ -18,6 +18,7 @@ from qinglong_sql.errors import Malformed
 from qinglong_sql.limits import LEASE_MAX_MS, MAX_STEPS, WORKER_BATCH
 from qinglong_sql.package import PackageFaults, parse_package
 from qinglong_sql.scheduler import Turn, local_cycle
+from qinglong_sql.stage import STAGES, run_stage
 from qinglong_sql.store import Store, open_store
 from tests import acting
 from tests.engines import Engine
@@ -116,31 +117,41 @@ def start(store: Store, name: str, case: dict[str, Any], keys: list[str]) -> lis
 def in_lock_step(store: Store, runs: dict[str, Planned]) -> dict[str, list[set[str]]]:
     """Drive runs until nothing is left to lease; {run_id: the groups that ran, in turn}."""
     acting.register(store)
-    turn, opened = Turn(), defaultdict(list)
+    opened: dict[str, list[set[str]]] = defaultdict(list)
     for number in range(MAX_STEPS + 1):
-        applied = True
-        while applied:
-            cycle = local_cycle(store, turn)
-            turn, applied = cycle.next, cycle.applied
+        for stage in ("frontier", "task_admission"):
+            while run_stage(store, STAGES[stage]).applied:
+                pass
         held = list(lease_all(store, number))
         if not held:
+            assert not local_cycle(store, Turn()).applied
             return opened
         groups: dict[str, set[str]] = defaultdict(set)
         for one in held:
             groups[one.row["run_id"]].add(one.row["step_key"])
         for run_id, group in groups.items():
             opened[run_id].append(group)
-        for some in batches(held):
-            assert {row["outcome"] for row in acting.run(store, *some)} == {"applied"}
-        for ends, code in itertools.groupby(
-            sorted((one.row["step_key"] == runs[one.row["run_id"]].fails, one.attempt_id, one)
-                   for one in held),
-            key=lambda item: item[0],
-        ):  # fmt: skip
-            for some in batches([one for _, _, one in code]):
-                rows = acting.report(store, *some, exit_code=int(ends))
-                assert {row["outcome"] for row in rows} == {"applied"}
+        end_all(store, held, runs)
     raise AssertionError(f"more groups than steps: {dict(opened)}")
+
+
+def end_all(store: Store, held: list[acting.Held], runs: dict[str, Planned]) -> None:
+    """Start all; end them, in runs with a failing step straight from the start barrier."""
+    failing = [one for one in held if one.row["step_key"] == runs[one.row["run_id"]].fails]
+    others = [one for one in held if one not in failing]
+    whole = [one for one in held if runs[one.row["run_id"]].fails is None]
+    for some in batches(held):
+        assert applied(acting.cross(store, *some))
+    for some in batches(whole):
+        assert applied(store.call("running_attempts", p_commands=acting.commands(*some)))
+    for some in batches(others):
+        assert applied(acting.report(store, *some))
+    for some in batches(failing):
+        assert applied(acting.report(store, *some, exit_code=1))
+
+
+def applied(rows: list[acting.Row]) -> bool:
+    return bool(rows) and {row["outcome"] for row in rows} == {"applied"}
 
 
 def lease_all(store: Store, number: int) -> Iterator[acting.Held]:
@@ -168,9 +179,7 @@ def statuses(store: Store, run_id: str) -> dict[str, set[str]]:
 
 
 @both_folders
-def test_real_flows_open_group_by_group_and_end(
-    store: Store, engine: Engine, folder: Path
-) -> None:
+def test_real_flows_open_group_by_group_and_end(store: Store, folder: Path) -> None:
     runs: dict[str, Planned] = {}
     for case in cases(folder, "accept"):
         name, needs = case["name"], needs_of(case)
@@ -203,7 +212,9 @@ def told(
     wrong = []
     for case in cases(folder, "accept"):
         seen = {
-            planned.fails: run_id for run_id, planned in runs.items() if planned.name == case["name"]
+            planned.fails: run_id
+            for run_id, planned in runs.items()
+            if planned.name == case["name"]
         }
         waves = case["stats"].get("waves", [1])
         if [len(group) for group in opened[seen[None]]] != waves:
