@@ -55,8 +55,6 @@ def postgres(empty_dsn: str) -> Iterator[psycopg.Connection]:
 def broken_rules(connection: Connection, states: list[State]) -> dict[str, set[str]]:
     """Write the runs and read which rules each of them breaks."""
     write(connection, states)
-    if isinstance(connection, psycopg.Connection):
-        connection.execute("analyze")
     found = {
         run_id: {row[1] for row in rows}
         for run_id, rows in read(connection, "violation", "run_id, rule").items()
