@@ -21,8 +21,9 @@ BLOCK_BYTES = 1 << 16
 @with_json
 @reported
 def logs(run: str, step: str | None, attempt: int | None, dsn: str, as_json: bool) -> None:
-    """Print what a STEP of a RUN wrote to its standard output and error.
+    """Print what a STEP of a RUN wrote.
 
+    Its standard output and error, as one.
     Logs stay on the machine where the step ran, beside its worker.
     """
     with opened(dsn) as store:

@@ -67,11 +67,16 @@ def step_table(steps: list[Row], attempts: list[Row]) -> str:
                 step["step_key"],
                 step["status"],
                 str(step["attempt_count"]),
-                span(step["started_at_ms"], step["finished_at_ms"]),
+                span(step["started_at_ms"], step["finished_at_ms"] or running_until(step)),
                 why(step, attempt),
             ]
         )
     return table(["STEP", "STATUS", "ATTEMPTS", "TOOK", "WHY"], lines)
+
+
+def running_until(step: Row) -> int | None:
+    """Now, for a step that runs; a step that waits has no end yet."""
+    return int(time.time() * 1000) if step["status"] == "running" else None
 
 
 def why(step: Row, attempt: Row | None) -> str:
@@ -98,12 +103,15 @@ def events(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     with opened(dsn) as store:
         row = resolve_run(store, run)
         rows = store.read("event_log", order="sequence", run_id=row["run_id"])
+        attempts = store.read("attempt_state", run_id=row["run_id"])
     if as_json:
         print_json(rows)
         return
+    names = {one["attempt_id"]: f"{one['step_key']} #{one['number']}" for one in attempts}
     for event in rows:
         event["at"] = clock(event["created_at_ms"], utc=utc)
-        event["what"] = "" if event["entity"] == "run" else event["entity_id"]
+        what = "" if event["entity"] == "run" else event["entity_id"]
+        event["what"] = names.get(what, what)
     print_rows(
         rows,
         [

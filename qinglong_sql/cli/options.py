@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ with_dsn = click.option(
     show_default=True,
     metavar="DSN",
     callback=known_kind,
-    help="The database: sqlite:///path or postgresql://…; also from QINGLONG_DSN.",
+    help="The database: sqlite:///path or postgresql://user@host/db; also from QINGLONG_DSN.",
 )
 with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 package_file = click.argument(
@@ -48,6 +49,14 @@ def opened(dsn: str, *, create: bool = False) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def same_dsn(dsn: str) -> str:
+    """` --dsn …` for a command that is shown, when this one was told it; never with a password."""
+    said = click.get_current_context().get_parameter_source("dsn")
+    if said is not click.core.ParameterSource.COMMANDLINE:
+        return ""
+    return f" --dsn {shlex.quote(dsn)}" if dsn.startswith(SQLITE) else " --dsn DSN"
 
 
 def state_folder(dsn: str) -> Path:
@@ -67,5 +76,5 @@ def resolve_run(store: Store, text: str) -> dict[str, Any]:
         return (exact or found)[0]
     if not found:
         raise Refused(f"no run begins with {text!r}; `qinglong-sql runs` lists them")
-    some = ", ".join(row["run_id"] for row in found[:5])
-    raise Refused(f"{text!r} is the beginning of several runs: {some}…; give more of it")
+    some = ", ".join([row["run_id"] for row in found[:5]] + ["and more"] * (len(found) > 5))
+    raise Refused(f"{text!r} is the beginning of several runs: {some}; give more of it")

@@ -43,7 +43,10 @@ def check(file: Path, as_json: bool) -> None:
 @with_json
 @reported
 def publish(file: Path, dsn: str, as_json: bool) -> None:
-    """Publish a package FILE: new runs use it, running ones keep theirs."""
+    """Publish a package FILE for new runs.
+
+    Runs that are open keep the definition that they started with.
+    """
     package = load_package(file)
     with opened(dsn, create=True) as store:
         row = publish_package(store, package)
@@ -82,7 +85,10 @@ def publish_package(store: Store, package: Package) -> dict[str, Any]:
 def graph(
     subject: str, workflow: str | None, form: str, ascii_only: bool, dsn: str, as_json: bool
 ) -> None:
-    """Draw the steps of a package FILE's workflow, or of a RUN with their states."""
+    """Draw the steps of a FILE or a RUN.
+
+    A FILE's workflow is drawn as it is written, a RUN's with the states of its steps.
+    """
     if is_file(subject):
         steps, needs, states = of_file(Path(subject), workflow)
     elif workflow is not None:

@@ -12,7 +12,14 @@ import click
 from qinglong_sql.canonical import digest
 from qinglong_sql.cli.exits import OF_STATUS, Exit, leave, reported, told_as
 from qinglong_sql.cli.looking import step_table, waits
-from qinglong_sql.cli.options import opened, package_file, state_folder, with_dsn, with_json
+from qinglong_sql.cli.options import (
+    opened,
+    package_file,
+    same_dsn,
+    state_folder,
+    with_dsn,
+    with_json,
+)
 from qinglong_sql.cli.package import choose_target, publish_package
 from qinglong_sql.cli.progress import View, Watch, view_for
 from qinglong_sql.cli.runs import (
@@ -104,7 +111,7 @@ def run(
             if as_json:
                 print_json(summary(store, ended))
             elif not quiet:
-                told(store, ended)
+                told(store, ended, same_dsn(dsn))
         except OSError:  # nobody reads any more; the run has ended all the same
             hush()
     leave(Exit.KILLED if session.killed else OF_STATUS[ended["status"]])
@@ -237,7 +244,7 @@ def summary(store: Store, run: Row) -> dict[str, Any]:
     return {**run, "steps": steps}
 
 
-def told(store: Store, run: Row) -> None:
+def told(store: Store, run: Row, more: str) -> None:
     """The end for people: steps, and where to look further when it went wrong."""
     steps = store.read("step_state", order="step_key", run_id=run["run_id"])
     attempts = store.read("attempt_state", order="number", run_id=run["run_id"])
@@ -246,4 +253,4 @@ def told(store: Store, run: Row) -> None:
     say(f"{coloured(run['status'])} after {took}, run {run['run_id']}")
     failed = [step["step_key"] for step in steps if step["status"] in ("failed", "timed_out")]
     if failed:
-        say(f"look: qinglong-sql logs {run['run_id'][:12]} {failed[0]}")
+        say(f"look: qinglong-sql logs {run['run_id'][:12]} {failed[0]}{more}")

@@ -59,7 +59,7 @@ def start_run(
         p_package_key=package,
         p_kind=kind,
         p_target_key=target,
-        p_run_key=key or str(uuid.uuid4()),
+        p_run_key=str(uuid.uuid4()) if key is None else key,
         p_input=text,
     )[0]
     if row["outcome"] == "conflict":
@@ -85,7 +85,10 @@ def start(
     dsn: str,
     as_json: bool,
 ) -> None:
-    """Start a run of a published PACKAGE; a scheduler and a worker drive it."""
+    """Start a run of a published PACKAGE.
+
+    Nothing waits for it here. Who drives it: `qinglong-sql run` with the same file and input.
+    """
     text = run_input(pairs, input_file)
     with opened(dsn) as store:
         kind, name = published_target(store, package, target)
@@ -117,7 +120,9 @@ def published_target(store: Store, package: str, name: str | None) -> tuple[str,
         if row["target_key"] == name:
             return str(row["kind"]), str(row["target_key"])
     choices = ", ".join(row["target_key"] for row in found)
-    raise Refused(f"say which one to start, of: {choices}")
+    if name is None:
+        raise Refused(f"say which one to start, of: {choices}")
+    raise Refused(f"package {package!r} has no workflow or task {name!r}; there are: {choices}")
 
 
 @click.command()
@@ -126,7 +131,10 @@ def published_target(store: Store, package: str, name: str | None) -> tuple[str,
 @with_json
 @reported
 def cancel(run: str, dsn: str, as_json: bool) -> None:
-    """Request that a RUN is cancelled: nothing new starts, what runs is stopped and waited for."""
+    """Request that a RUN is cancelled.
+
+    Nothing new starts; what runs is stopped, and the run is cancelled when all of it is gone.
+    """
     with opened(dsn) as store:
         row = request_cancel(store, resolve_run(store, run)["run_id"])
         waits = store.read("explain", run_id=row["run_id"])

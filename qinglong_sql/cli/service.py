@@ -54,7 +54,10 @@ def known_revisions() -> list[str]:
 @with_json
 @reported
 def doctor(dsn: str, as_json: bool) -> None:
-    """Look whether the database is ready and nothing in it is wrong (exit 6, or 1)."""
+    """See whether the database is ready and right.
+
+    Exit 6 when it cannot be used, 1 when something in it must never be so.
+    """
     with opened(dsn) as store:
         found = findings(store)
     found["revision"] = revision_of(dsn)
