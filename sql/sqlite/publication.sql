@@ -1,4 +1,5 @@
--- PUBLICATION — a checked package file becomes a generation. Mirror of sql/postgres/publication.sql.
+-- PUBLICATION — a checked package file becomes a generation.
+-- Mirror of sql/postgres/publication.sql.
 
 -- STEP     publish_package — store a manifest, unless it is the active one already
 -- LOCKS    the database (begin immediate, by the caller)
