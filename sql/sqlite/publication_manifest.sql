@@ -84,7 +84,8 @@ where d.distance = :turn
       and b.ancestor_key = n.ancestor_key
   );
 
--- HELPER   check_manifest — what the tables would not say in words
+-- HELPER   check_manifest — what no table catches: references, sizes. Lists are compared with
+--          `not in`, which SQLite builds once; a join of json_each would read the text for each need
 -- RAISES   QL400
 insert into temp.refusal (code, message)
 select
@@ -95,53 +96,63 @@ where (m.manifest ->> '$.package') is distinct from :p_package_key
 union all
 select
   'QL400',
-  'workflow ' || w.key || ' has ' || (select count(*) from json_each(w.value, '$.steps'))
-    || ' steps, not 1 to 128'
-from temp.publication as m
-cross join json_each(m.manifest, '$.workflows') as w
-where (select count(*) from json_each(w.value, '$.steps')) not between 1 and 128
+  'workflow ' || w.key || ' has ' || w.step_count || ' steps, not 1 to 128'
+from (
+  select
+    j.key,
+    (select count(*) from json_each(j.value, '$.steps')) as step_count
+  from temp.publication as m
+  cross join json_each(m.manifest, '$.workflows') as j
+) as w
+where w.step_count not between 1 and 128
 union all
 select
   'QL400',
-  'step ' || s.key || ' of workflow ' || w.key || ' names no task of this package'
+  'step ' || s.key || ' of workflow ' || w.key || ': unknown task '
+    || coalesce(s.value ->> '$.task', 'null')
 from temp.publication as m
 cross join json_each(m.manifest, '$.workflows') as w
 cross join json_each(w.value, '$.steps') as s
-where not exists (
-  select 1
-  from json_each(m.manifest, '$.tasks') as t
-  where t.key = (s.value ->> '$.task')
+where coalesce(s.value ->> '$.task', '') not in (
+  select t.key
+  from temp.publication as p
+  cross join json_each(p.manifest, '$.tasks') as t
 )
 union all
 select
   'QL400',
-  'step ' || s.key || ' of workflow ' || w.key || ' needs ' || coalesce(n.value, 'null')
-    || ', which is no other step of it'
+  'step ' || s.key || ' of workflow ' || w.key || ': unknown need ' || coalesce(n.value, 'null')
 from temp.publication as m
 cross join json_each(m.manifest, '$.workflows') as w
 cross join json_each(w.value, '$.steps') as s
 cross join json_each(s.value, '$.needs') as n
-where n.value = s.key
-  or not exists (
-    select 1
-    from json_each(w.value, '$.steps') as b
-    where b.key = n.value
-  )
+where (w.key, coalesce(n.value, '')) not in (
+  select
+    j.key,
+    b.key
+  from temp.publication as p
+  cross join json_each(p.manifest, '$.workflows') as j
+  cross join json_each(j.value, '$.steps') as b
+)
 union all
 select
   'QL400',
-  'trigger ' || g.key || ' names no ' || coalesce(g.value ->> '$.kind', 'target')
-    || ' of this package'
+  'trigger ' || g.key || ': unknown ' || coalesce(g.value ->> '$.kind', 'kind') || ' '
+    || coalesce(g.value ->> '$.target', 'null')
 from temp.publication as m
 cross join json_each(m.manifest, '$.triggers') as g
-where not exists (
-  select 1
-  from json_each(m.manifest, '$.workflows') as w
-  where (g.value ->> '$.kind') = 'workflow' and w.key = (g.value ->> '$.target')
+where (coalesce(g.value ->> '$.kind', ''), coalesce(g.value ->> '$.target', '')) not in (
+  select
+    'workflow',
+    w.key
+  from temp.publication as p
+  cross join json_each(p.manifest, '$.workflows') as w
   union all
-  select 1
-  from json_each(m.manifest, '$.tasks') as t
-  where (g.value ->> '$.kind') = 'task' and t.key = (g.value ->> '$.target')
+  select
+    'task',
+    t.key
+  from temp.publication as p
+  cross join json_each(p.manifest, '$.tasks') as t
 );
 
 -- HELPER   publish_triggers — triggers follow the newest generation; a cursor stays while the
