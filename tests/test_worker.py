@@ -150,7 +150,9 @@ def test_a_failed_step_is_tried_again_with_a_new_number(place: Site) -> None:
 def test_a_step_past_its_timeout_is_stopped_and_timed_out(place: Site) -> None:
     place.publish("one: {run: 'echo $$ > pid; exec sleep 60', timeout: 300ms}")
     run_id = place.start()
+    began = time.monotonic()
     assert place.finish(run_id)["status"] == "timed_out"
+    assert time.monotonic() - began < 6  # by its launcher, not at the next renewal
     assert not alive(place.pid("pid"))
     assert place.attempts(run_id)[0]["result_code"] == "execution_timed_out"
 
@@ -245,7 +247,9 @@ def test_an_execution_whose_lease_was_taken_away_is_killed(place: Site) -> None:
         p_follow=None,
     )
     worker.renew_soon()
+    began = time.monotonic()
     run = place.finish(run_id, worker)
+    assert time.monotonic() - began < 10  # not at the end of its lease
     assert run["status"] == "failed" and not alive(place.pid("pid"))
     assert place.attempts(run_id)[0]["result_code"] == "execution_lost"
 
