@@ -19,7 +19,7 @@ from qinglong_sql.limits import LEASE_MAX_MS, MAX_STEPS, WORKER_BATCH
 from qinglong_sql.package import PackageFaults, parse_package
 from qinglong_sql.scheduler import Turn, local_cycle
 from qinglong_sql.stage import STAGES, run_stage
-from qinglong_sql.store import Store, open_store
+from qinglong_sql.store import Store
 from tests import acting
 from tests.engines import Engine
 from tests.test_cases_dags import FOLDER as SHARED
@@ -50,13 +50,6 @@ class Planned:
     name: str
     needs: Needs
     fails: str | None = None
-
-
-@pytest.fixture
-def store(engine: Engine) -> Iterator[Store]:
-    store = open_store(engine.dsn)
-    yield store
-    store.close()
 
 
 def cases(folder: Path, verdict: str) -> list[dict[str, Any]]:
