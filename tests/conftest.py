@@ -7,6 +7,7 @@
 | `empty_dsn` | a fresh database without anything |
 | `sqlite_dsn` | a fresh SQLite file with the schema |
 | `engine` | tests.engines.Engine, once for SQLite and once for PostgreSQL |
+| `store`, `clock` | an open store on that, and its time, which stands until the test moves it |
 
 `--postgres 18|15|all` chooses the servers; without it, the first that is found, and every one that
 is found for tests marked `all_versions`. A worker of xdist has a server of its own, since roles
@@ -21,10 +22,12 @@ from pathlib import Path
 
 import pytest
 
+from qinglong_sql.store import Store
 from tests import engines
 from tests.binaries import find
 from tests.engines import Engine
 from tests.server import Server, start, stop
+from tests.stores import FakeClock, ServerClock, store_on
 
 ServerOf = Callable[[int], Server]
 
@@ -165,3 +168,22 @@ def _server(major: int | None, config: pytest.Config, server_of: ServerOf) -> Se
             pytest.fail(reason)
         pytest.skip(reason)
     return server_of(major)
+
+
+@pytest.fixture
+def clock(engine: Engine) -> Iterator[FakeClock]:
+    """The time of `store`; it stands until the test moves it."""
+    if engine.kind == "sqlite":
+        yield FakeClock()
+        return
+    clock = ServerClock(engine.dsn)
+    yield clock
+    clock.close()
+
+
+@pytest.fixture
+def store(engine: Engine, clock: FakeClock) -> Iterator[Store]:
+    """A store on a fresh database of each engine."""
+    store = store_on(engine, clock)
+    yield store
+    store.close()

@@ -1,10 +1,14 @@
-"""A store on a fresh SQLite file with the living SQL, and a clock that stands until it is moved."""
+"""Clocks that stand until a test moves them, and stores that read them, on either engine."""
 
 from pathlib import Path
 
+import psycopg
+
 from qinglong_sql.migrate import install_sqlite
+from qinglong_sql.store import Store, open_store
 from qinglong_sql.store.sqlfiles import manifest_text
 from qinglong_sql.store.sqlite import Profile, SqliteStore
+from tests.engines import Engine
 
 DAWN_MS = 1_700_000_000_000
 
@@ -20,11 +24,37 @@ class FakeClock:
 
     def advance(self, ms: int) -> int:
         """Let time pass, or go back when negative; the time then."""
-        self.now_ms += ms
+        self.set(self.now_ms + ms)
         return self.now_ms
 
     def set(self, ms: int) -> None:
         self.now_ms = ms
+
+
+class ServerClock(FakeClock):
+    """The same for one database: its function `ql.now_ms` answers what a test says."""
+
+    def __init__(self, dsn: str, now_ms: int = DAWN_MS) -> None:
+        self._connection = psycopg.connect(dsn, autocommit=True)
+        self.set(now_ms)
+
+    def set(self, ms: int) -> None:
+        super().set(ms)
+        body = f"begin return {int(ms)}; end"
+        self._connection.execute(
+            "create or replace function ql.now_ms () returns bigint language plpgsql volatile"
+            f" set search_path = pg_catalog, pg_temp as $$ {body} $$"  # type: ignore[arg-type]
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def store_on(engine: Engine, clock: FakeClock) -> Store:
+    """An open store whose time is that clock's. Close it."""
+    if engine.kind == "sqlite":
+        return SqliteStore(Path(engine.dsn.removeprefix("sqlite:///")), clock=clock.now)
+    return open_store(engine.dsn)
 
 
 def install(path: Path) -> None:
