@@ -4023,15 +4023,11 @@ CREATE VIEW ql.live_attempt AS
     ( SELECT (d.delay_ms + ((d.delay_ms * a.jitter) / 8192))
            FROM ( SELECT
                         CASE
-                            WHEN (((s.attempt_count +
-                            CASE
-                                WHEN (s.status = 'ready'::text) THEN 1
-                                ELSE 0
-                            END) > 20) OR ((t.max_backoff_ms >> ((s.attempt_count +
+                            WHEN ((t.max_backoff_ms >> ((s.attempt_count +
                             CASE
                                 WHEN (s.status = 'ready'::text) THEN 0
                                 ELSE '-1'::integer
-                            END))::integer) < t.backoff_ms)) THEN t.max_backoff_ms
+                            END))::integer) < t.backoff_ms) THEN t.max_backoff_ms
                             ELSE (t.backoff_ms << ((s.attempt_count +
                             CASE
                                 WHEN (s.status = 'ready'::text) THEN 0
@@ -4142,9 +4138,9 @@ CREATE VIEW ql.cancellation_effect AS
                 END AS to_status,
             r.version AS expected_version
            FROM ql.run r
-          WHERE (NOT (EXISTS ( SELECT 1
+          WHERE (( SELECT count(*) AS count
                    FROM ql.cancellation_blocked b
-                  WHERE (b.run_id = r.run_id))))) e
+                  WHERE (b.run_id = r.run_id)) = 0)) e
   WHERE (( SELECT
                 CASE
                     WHEN (r.cancel_requested_at_ms IS NOT NULL) THEN r.status
@@ -4315,33 +4311,6 @@ CREATE VIEW ql.recovery_due AS
 ALTER VIEW ql.recovery_due OWNER TO ql_migrator;
 
 --
--- Name: retry_effect; Type: VIEW; Schema: ql; Owner: ql_migrator
---
-
-CREATE VIEW ql.retry_effect AS
- SELECT run_id,
-    row_number() OVER (PARTITION BY run_id ORDER BY step_key) AS ordinal,
-    'step'::text AS entity,
-    step_key AS entity_id,
-    'retry_wait'::text AS from_status,
-    'ready'::text AS to_status,
-    version AS expected_version,
-    NULL::text AS result_code,
-    'step.ready'::text AS event_type,
-    due_at_ms,
-    NULL::text AS input_id
-   FROM ql.step_run s
-  WHERE ((status = 'retry_wait'::text) AND (( SELECT
-                CASE
-                    WHEN (r.cancel_requested_at_ms IS NULL) THEN r.status
-                    ELSE NULL::text
-                END AS "case"
-           FROM ql.run r
-          WHERE (r.run_id = s.run_id)) = 'running'::text));
-
-ALTER VIEW ql.retry_effect OWNER TO ql_migrator;
-
---
 -- Name: run_fault; Type: TABLE; Schema: ql; Owner: ql_migrator
 --
 
@@ -4446,11 +4415,18 @@ CREATE VIEW ql.agenda_missing AS
            FROM ql.run r
           WHERE ((r.status = 'running'::text) AND (r.cancel_requested_at_ms IS NULL) AND (r.deadline_at_ms IS NOT NULL))
         UNION ALL
-         SELECT e.run_id,
+         SELECT s.run_id,
             'retry'::text AS stage,
-            min(e.due_at_ms) AS due_at_ms
-           FROM ql.retry_effect e
-          GROUP BY e.run_id
+            min(s.due_at_ms) AS due_at_ms
+           FROM ql.step_run s
+          WHERE ((s.status = 'retry_wait'::text) AND (( SELECT
+                        CASE
+                            WHEN (r.cancel_requested_at_ms IS NULL) THEN r.status
+                            ELSE NULL::text
+                        END AS "case"
+                   FROM ql.run r
+                  WHERE (r.run_id = s.run_id)) = 'running'::text))
+          GROUP BY s.run_id
         UNION ALL
          SELECT d.run_id,
             'expiry'::text AS stage,
@@ -5257,7 +5233,8 @@ CREATE VIEW ql.recovery_end AS
                     ELSE 'execution_lost'::text
                 END AS code
            FROM (ql.live_attempt v
-             JOIN ql.attestation n ON (((n.run_id = v.run_id) AND (n.attempt_id = v.attempt_id))))) x;
+             JOIN ql.attestation n ON (((n.run_id = v.run_id) AND (n.attempt_id = v.attempt_id))))
+          WHERE (((n.evidence <> 'expired'::text) OR (v.status = 'claimed'::text)) AND ((n.evidence <> 'fenced'::text) OR (v.on_lost <> 'hold'::text)))) x;
 
 ALTER VIEW ql.recovery_end OWNER TO ql_migrator;
 
@@ -5414,6 +5391,33 @@ CREATE VIEW ql.refused_state AS
    FROM ql.refused_report f;
 
 ALTER VIEW ql.refused_state OWNER TO ql_migrator;
+
+--
+-- Name: retry_effect; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.retry_effect AS
+ SELECT run_id,
+    row_number() OVER (PARTITION BY run_id ORDER BY step_key) AS ordinal,
+    'step'::text AS entity,
+    step_key AS entity_id,
+    'retry_wait'::text AS from_status,
+    'ready'::text AS to_status,
+    version AS expected_version,
+    NULL::text AS result_code,
+    'step.ready'::text AS event_type,
+    due_at_ms,
+    NULL::text AS input_id
+   FROM ql.step_run s
+  WHERE ((status = 'retry_wait'::text) AND (( SELECT
+                CASE
+                    WHEN (r.cancel_requested_at_ms IS NULL) THEN r.status
+                    ELSE NULL::text
+                END AS "case"
+           FROM ql.run r
+          WHERE (r.run_id = s.run_id)) = 'running'::text));
+
+ALTER VIEW ql.retry_effect OWNER TO ql_migrator;
 
 --
 -- Name: run_admission; Type: VIEW; Schema: ql; Owner: ql_migrator
@@ -7265,13 +7269,6 @@ GRANT SELECT ON TABLE ql.recovery_due TO ql_authority;
 GRANT SELECT ON TABLE ql.recovery_due TO ql_reader;
 
 --
--- Name: TABLE retry_effect; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT ON TABLE ql.retry_effect TO ql_authority;
-GRANT SELECT ON TABLE ql.retry_effect TO ql_reader;
-
---
 -- Name: TABLE run_fault; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -7510,6 +7507,13 @@ GRANT SELECT,INSERT ON TABLE ql.refused_report TO ql_authority;
 
 GRANT SELECT ON TABLE ql.refused_state TO ql_authority;
 GRANT SELECT ON TABLE ql.refused_state TO ql_reader;
+
+--
+-- Name: TABLE retry_effect; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.retry_effect TO ql_authority;
+GRANT SELECT ON TABLE ql.retry_effect TO ql_reader;
 
 --
 -- Name: TABLE run_admission; Type: ACL; Schema: ql; Owner: ql_migrator

@@ -852,8 +852,7 @@ select
     from (
       select
         case
-          when s.attempt_count + case when s.status = 'ready' then 1 else 0 end > 20
-            or t.max_backoff_ms >> cast(
+          when t.max_backoff_ms >> cast(
               s.attempt_count + case when s.status = 'ready' then 0 else -1 end as int
             ) < t.backoff_ms
             then t.max_backoff_ms
@@ -1429,6 +1428,8 @@ from (
     end as code
   from live_attempt as v
   join attestation as n on n.run_id = v.run_id and n.attempt_id = v.attempt_id
+  where (n.evidence <> 'expired' or v.status = 'claimed')
+    and (n.evidence <> 'fenced' or v.on_lost <> 'hold')
 ) as x;
 
 CREATE VIEW recovery_effect as
@@ -1673,7 +1674,7 @@ from (
     case when r.cancel_reason = 'timeout' then 'timed_out' else 'cancelled' end as to_status,
     r.version as expected_version
   from run as r
-  where not exists (select 1 from cancellation_blocked as b where b.run_id = r.run_id)
+  where (select count(*) from cancellation_blocked as b where b.run_id = r.run_id) = 0
 ) as e
 where (
     select case when r.cancel_requested_at_ms is not null then r.status end
@@ -1886,11 +1887,17 @@ from (
   where r.status = 'running' and r.cancel_requested_at_ms is null and r.deadline_at_ms is not null
   union all
   select
-    e.run_id,
+    s.run_id,
     'retry' as stage,
-    min(e.due_at_ms) as due_at_ms
-  from retry_effect as e
-  group by e.run_id
+    min(s.due_at_ms) as due_at_ms
+  from step_run as s
+  where s.status = 'retry_wait'
+    and (
+      select case when r.cancel_requested_at_ms is null then r.status end
+      from run as r
+      where r.run_id = s.run_id
+    ) = 'running'
+  group by s.run_id
   union all
   select
     d.run_id,

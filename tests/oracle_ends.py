@@ -153,7 +153,8 @@ def recovery_due(state: State) -> list[tuple[str, str, str, int]]:
 def recovery(state: State) -> list[Effect]:
     """What follows from evidence about work whose worker is silent (DESIGN §9).
 
-    What the clock alone may prove is recovery_due's question; a row that stands is proof.
+    When the clock proves something is recovery_due's question. A lease that ran out proves nothing
+    past the start barrier, and `hold` does not believe the fence.
     """
 
     def moves() -> Iterator[Move]:
@@ -163,12 +164,21 @@ def recovery(state: State) -> list[Effect]:
             for evidence in state.attestations:
                 if evidence.number != attempt.number:
                     continue
+                if not _believed(state, attempt, evidence):
+                    continue
                 if attempt.status == "claimed":
                     yield from _claim_return(state, attempt, "claim_expired")
                 else:
                     yield from _lost(state, attempt, evidence)
 
     return numbered(state, moves())
+
+
+def _believed(state: State, attempt: Attempt, evidence: Attestation) -> bool:
+    if evidence.evidence == "expired":
+        return attempt.status == "claimed"
+    held = policy_of(state, attempt.step_key).on_lost == "hold"
+    return not (held and evidence.evidence == "fenced")
 
 
 def _lost(state: State, attempt: Attempt, evidence: Attestation) -> Iterator[Move]:

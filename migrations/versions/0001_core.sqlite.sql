@@ -740,7 +740,7 @@ begin
   select raise(abort, 'QL500 run_event is append-only');
 end;
 
--- from sql/decision/state.sql sha256 aafe9fd142ee009bec828cdce2f81c687cc47c8be480c5ccf0d63623761051eb
+-- from sql/decision/state.sql sha256 74de4b624cbdfb577642342ab230cc8804b90c6f3a42af36e6103f221d180b49
 -- STATE — the machines of DESIGN §5 and DOMAIN §3 as relations, and the admissions as views.
 -- Every decision below reads facts of one run; callers filter by run_id and by nothing else.
 
@@ -878,8 +878,7 @@ select
     from (
       select
         case
-          when s.attempt_count + case when s.status = 'ready' then 1 else 0 end > 20
-            or t.max_backoff_ms >> cast(
+          when t.max_backoff_ms >> cast(
               s.attempt_count + case when s.status = 'ready' then 0 else -1 end as int
             ) < t.backoff_ms
             then t.max_backoff_ms
@@ -1404,7 +1403,7 @@ from (
   where c.attempt_end = 'lost'
 ) as e;
 
--- from sql/decision/recovery.sql sha256 dc74cd352732aae2fdac402cd0db0c92a42be9957473f4008a85b50dd79e1b2d
+-- from sql/decision/recovery.sql sha256 bb183a4f156cc96d931e4143a4fff5fcf86f4a89de18fb72a896f0d0b2441f94
 -- RECOVERY — what may be done about an attempt whose worker is silent (DESIGN §9).
 -- A lease that expires proves nothing by itself. `recovery_due` says which evidence the clock gives
 -- and when; the step writes it as an attestation, and `recovery_effect` decides from attestations.
@@ -1488,6 +1487,8 @@ from (
     end as code
   from live_attempt as v
   join attestation as n on n.run_id = v.run_id and n.attempt_id = v.attempt_id
+  where (n.evidence <> 'expired' or v.status = 'claimed')
+    and (n.evidence <> 'fenced' or v.on_lost <> 'hold')
 ) as x;
 
 -- Past the barrier, without an intent: retry_wait, timed_out, or failed (running by way of lost).
@@ -1624,7 +1625,7 @@ where s.status = 'retry_wait'
     where r.run_id = s.run_id
   ) = 'running';
 
--- from sql/decision/cancellation.sql sha256 e6586e086f1f95830725291f5bb453c89f03c0a30172c888e89ec3fa7e1bc1d4
+-- from sql/decision/cancellation.sql sha256 2a690bae52a7a7329177e146f7d4741cf588946a0f3525a08a2cc0c14d57b476
 -- CANCELLATION — an intent first, convergence after it (DOMAIN §3.9, DESIGN §5).
 -- The first intent wins. Convergence ends what nobody holds: attempts without a live lease, steps
 -- without such an attempt, and the run once nothing stands in the way. A lease with status `leased`
@@ -1741,7 +1742,7 @@ from (
     case when r.cancel_reason = 'timeout' then 'timed_out' else 'cancelled' end as to_status,
     r.version as expected_version
   from run as r
-  where not exists (select 1 from cancellation_blocked as b where b.run_id = r.run_id)
+  where (select count(*) from cancellation_blocked as b where b.run_id = r.run_id) = 0
 ) as e
 where (
     select case when r.cancel_requested_at_ms is not null then r.status end
@@ -1927,7 +1928,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 408d533a49afa5415bef74722b877a1abb9a6f3eb6903d08454c22d8d939ad95
+-- from sql/decision/violation.sql sha256 e4fdccdce29c21c15e0bc72bab9733d94ee696e60b8c7f449fa0ab944d75c53e
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -1963,11 +1964,17 @@ from (
   where r.status = 'running' and r.cancel_requested_at_ms is null and r.deadline_at_ms is not null
   union all
   select
-    e.run_id,
+    s.run_id,
     'retry' as stage,
-    min(e.due_at_ms) as due_at_ms
-  from retry_effect as e
-  group by e.run_id
+    min(s.due_at_ms) as due_at_ms
+  from step_run as s
+  where s.status = 'retry_wait'
+    and (
+      select case when r.cancel_requested_at_ms is null then r.status end
+      from run as r
+      where r.run_id = s.run_id
+    ) = 'running'
+  group by s.run_id
   union all
   select
     d.run_id,

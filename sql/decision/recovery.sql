@@ -81,6 +81,8 @@ from (
     end as code
   from live_attempt as v
   join attestation as n on n.run_id = v.run_id and n.attempt_id = v.attempt_id
+  where (n.evidence <> 'expired' or v.status = 'claimed')
+    and (n.evidence <> 'fenced' or v.on_lost <> 'hold')
 ) as x;
 
 -- Past the barrier, without an intent: retry_wait, timed_out, or failed (running by way of lost).

@@ -135,8 +135,7 @@ select
     from (
       select
         case
-          when s.attempt_count + case when s.status = 'ready' then 1 else 0 end > 20
-            or t.max_backoff_ms >> cast(
+          when t.max_backoff_ms >> cast(
               s.attempt_count + case when s.status = 'ready' then 0 else -1 end as int
             ) < t.backoff_ms
             then t.max_backoff_ms

@@ -33,11 +33,17 @@ from (
   where r.status = 'running' and r.cancel_requested_at_ms is null and r.deadline_at_ms is not null
   union all
   select
-    e.run_id,
+    s.run_id,
     'retry' as stage,
-    min(e.due_at_ms) as due_at_ms
-  from retry_effect as e
-  group by e.run_id
+    min(s.due_at_ms) as due_at_ms
+  from step_run as s
+  where s.status = 'retry_wait'
+    and (
+      select case when r.cancel_requested_at_ms is null then r.status end
+      from run as r
+      where r.run_id = s.run_id
+    ) = 'running'
+  group by s.run_id
   union all
   select
     d.run_id,
