@@ -154,5 +154,7 @@ def without_secrets(words: str, dsn: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    """The first line of an error's words, and the way out that SQL gives as its hint."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    hints = [line.partition("HINT:")[2].strip() for line in lines[1:] if "HINT:" in line]
+    return ": ".join([lines[0], *hints[:1]])

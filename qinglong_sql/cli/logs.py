@@ -59,7 +59,7 @@ def choose_attempt(store: Store, run_id: str, step: str | None, number: int | No
         raise Refused(f"no step {step!r} in this run; there are: {', '.join(map(key_of, steps))}")
     mine = [attempt for attempt in attempts if attempt["step_key"] == step]
     if not mine:
-        raise Refused(f"step {step!r} has not started: it is {state}")
+        raise Refused(f"step {step!r} has not run: it is {state}")
     chosen = [attempt for attempt in mine if number in (None, attempt["number"])]
     if not chosen:
         numbers = ", ".join(str(attempt["number"]) for attempt in mine)

@@ -141,14 +141,15 @@ def cancel(run: str, dsn: str, as_json: bool) -> None:
     if as_json:
         print_json({**row, "waits": waits})
         return
-    words = {
-        "accepted": "cancellation requested",
-        "already_requested": f"cancellation was already requested ({row['cancel_reason']})",
-        "already_terminal": f"has ended: {row['status']}",
-    }
-    say(f"{row['run_id']} {words[row['outcome']]}")
+    if row["status"] != "running":
+        words = f"has ended: {row['status']}"
+    elif row["outcome"] == "already_requested":
+        words = f"cancellation was already requested ({row['cancel_reason']})"
+    else:
+        words = "cancellation requested"
+    say(f"{row['run_id']} {words}")
     held = sorted({row["step_key"] for row in waits if row["waits_for"] in ("report", "lease")})
-    if row["outcome"] != "already_terminal" and held:
+    if held:
         say(f"still running, being stopped: {', '.join(held)}")
 
 

@@ -60,23 +60,24 @@ def doctor(dsn: str, as_json: bool) -> None:
     """
     with opened(dsn) as store:
         found = findings(store)
-    found["revision"] = revision_of(dsn)
+    found["revision"], words = revision_of(dsn)
     if as_json:
         print_json(found)
     else:
-        told(found)
+        told(found, words)
     if found["violations"]:
         leave(Exit.FAILED)
 
 
-def revision_of(dsn: str) -> str | None:
-    """The revision, or None for a login that may not see it: the open store has seen every step."""
+def revision_of(dsn: str) -> tuple[str | None, str]:
+    """The revision and words for it; the open store has seen every step whatever it says."""
     try:
-        return revisions.current(dsn)
+        revision = revisions.current(dsn)
     except Exception as error:
-        if getattr(error, "sqlstate", None) == NOT_ALLOWED:
-            return None
-        raise
+        if getattr(error, "sqlstate", None) != NOT_ALLOWED:
+            raise
+        return None, "revision not shown to this login"
+    return revision, f"revision {revision}" if revision else "installed without a revision"
 
 
 def findings(store: Store) -> dict[str, Any]:
@@ -92,10 +93,9 @@ def findings(store: Store) -> dict[str, Any]:
     }
 
 
-def told(found: dict[str, Any]) -> None:
+def told(found: dict[str, Any], revision: str) -> None:
     """Print the findings for people."""
-    revision = found["revision"] or "not shown to this login"
-    say(f"ready: {found['engine']}, revision {revision}")
+    say(f"ready: {found['engine']}, {revision}")
     say(f"running runs: {found['running']}")
     say(f"due work: oldest {span(0, found['lag_ms'])} ago" if found["lag_ms"] else "due work: none")
     for fault in found["faults"]:
