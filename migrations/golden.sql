@@ -1833,10 +1833,10 @@ $$;
 ALTER FUNCTION ql.now_ms() OWNER TO ql_migrator;
 
 --
--- Name: pick_attempts(text, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: pick_attempts(text, text, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.pick_attempts(p_queue text, p_count bigint) RETURNS text[]
+CREATE FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint) RETURNS text[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1845,14 +1845,34 @@ declare
   v_mine text[] := array[]::text[];
 begin
   for v_attempt_id in
-    select a.attempt_id
-    from ql.task_attempt as a
-    where a.queue = p_queue
-      and a.offer_at_ms is not null
-      and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
-        is distinct from 'leased'
-      and (select r.cancel_requested_at_ms from ql.run as r where r.run_id = a.run_id) is null
-    order by a.offer_at_ms, a.attempt_id
+    select f.attempt_id
+    from (
+      -- two branches, of which one runs: each has an index of its own
+      (
+        select a.attempt_id, a.run_id, a.offer_at_ms
+        from ql.task_attempt as a
+        where p_run_id is null
+          and a.queue = p_queue
+          and a.offer_at_ms is not null
+          and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
+            is distinct from 'leased'
+          and (select r.cancel_requested_at_ms from ql.run as r where r.run_id = a.run_id) is null
+        order by a.offer_at_ms, a.attempt_id
+        limit 4 * p_count
+      )
+      union all
+      (
+        select a.attempt_id, a.run_id, a.offer_at_ms
+        from ql.task_attempt as a
+        where a.run_id = p_run_id
+          and a.queue = p_queue
+          and a.offer_at_ms is not null
+          and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
+            is distinct from 'leased'
+          and (select r.cancel_requested_at_ms from ql.run as r where r.run_id = a.run_id) is null
+      )
+    ) as f
+    order by f.offer_at_ms, f.attempt_id
     limit 4 * p_count
   loop
     exit when cardinality(v_mine) >= p_count;
@@ -1864,7 +1884,7 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.pick_attempts(p_queue text, p_count bigint) OWNER TO ql_migrator;
+ALTER FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint) OWNER TO ql_migrator;
 
 --
 -- Name: pick_runs(text, bigint, text, integer); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -3387,10 +3407,10 @@ $$;
 ALTER FUNCTION ql_worker.end_session(p_worker_id text, p_session_id text) OWNER TO ql_authority;
 
 --
--- Name: lease_attempts(text, text, text, text, bigint); Type: FUNCTION; Schema: ql_worker; Owner: ql_authority
+-- Name: lease_attempts(text, text, text, text, bigint, text); Type: FUNCTION; Schema: ql_worker; Owner: ql_authority
 --
 
-CREATE FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint) RETURNS TABLE(attempt_id text, run_id text, step_key text, number bigint, offer_id text, fence bigint, expires_at_ms bigint, lease_ms bigint, timeout_ms bigint, package_key text, base_dir text, spec text, task_key text)
+CREATE FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint, p_run_id text) RETURNS TABLE(attempt_id text, run_id text, step_key text, number bigint, offer_id text, fence bigint, expires_at_ms bigint, lease_ms bigint, timeout_ms bigint, package_key text, base_dir text, spec text, task_key text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off'
@@ -3424,7 +3444,7 @@ begin
   if cardinality(v_offer_ids) > 0 then
     v_made := ql.make_offers(
       v_session,
-      ql.lock_attempts(ql.pick_attempts(p_queue, cardinality(v_offer_ids))),
+      ql.lock_attempts(ql.pick_attempts(p_queue, p_run_id, cardinality(v_offer_ids))),
       v_offer_ids,
       v_digests,
       ql.now_ms(),
@@ -3461,7 +3481,7 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint) OWNER TO ql_authority;
+ALTER FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint, p_run_id text) OWNER TO ql_authority;
 
 --
 -- Name: register_worker(text, text, text, integer, integer, bigint); Type: FUNCTION; Schema: ql_worker; Owner: ql_authority
@@ -6637,11 +6657,11 @@ REVOKE ALL ON FUNCTION ql.now_ms() FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.now_ms() TO ql_authority;
 
 --
--- Name: FUNCTION pick_attempts(p_queue text, p_count bigint); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION pick_attempts(p_queue text, p_run_id text, p_count bigint); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.pick_attempts(p_queue text, p_count bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.pick_attempts(p_queue text, p_count bigint) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint) TO ql_authority;
 
 --
 -- Name: FUNCTION pick_runs(p_stage text, p_after_due_at_ms bigint, p_after_run_id text, p_limit integer); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -6889,11 +6909,11 @@ REVOKE ALL ON FUNCTION ql_worker.end_session(p_worker_id text, p_session_id text
 GRANT ALL ON FUNCTION ql_worker.end_session(p_worker_id text, p_session_id text) TO ql_worker;
 
 --
--- Name: FUNCTION lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint); Type: ACL; Schema: ql_worker; Owner: ql_authority
+-- Name: FUNCTION lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint, p_run_id text); Type: ACL; Schema: ql_worker; Owner: ql_authority
 --
 
-REVOKE ALL ON FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint) TO ql_worker;
+REVOKE ALL ON FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint, p_run_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint, p_run_id text) TO ql_worker;
 
 --
 -- Name: FUNCTION register_worker(p_worker_id text, p_session_id text, p_queues text, p_slots integer, p_self_fencing integer, p_grace_ms bigint); Type: ACL; Schema: ql_worker; Owner: ql_authority

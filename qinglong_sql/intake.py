@@ -28,6 +28,7 @@ class Intake:
         held: dict[str, Held],
         *,
         queues: Sequence[str],
+        run_id: str | None,
         slots: int,
         lease_ms: int,
         offers: int,
@@ -40,6 +41,7 @@ class Intake:
         self._state_dir = state_dir
         self._held = held
         self._queues = list(queues)
+        self._run_id = run_id
         self._slots = slots
         self._lease_ms = lease_ms
         self._offers = offers
@@ -123,6 +125,7 @@ class Intake:
                 p_queue=queue,
                 p_offers=canonical([offer.row() for offer in offers.values()]),
                 p_lease_ms=self._lease_ms,
+                p_run_id=self._run_id,
             )
         except Fenced:  # the session is over: register anew with the next tick
             self._session_id = ""

@@ -40,6 +40,8 @@ REJOIN_MS = 2_000
 class Worker:
     """Leases attempts of `queues` up to `slots` at once and runs them below `state_dir`.
 
+    With a `run_id` it leases that run's alone; what it takes over it ends whatever run it is of.
+
     One process at a time is the worker of a state folder; another one is idle until it can take
     over. `settle` and `dispatch` do all that they can and then raise the first error of a store
     call; what was asked for is asked for again the next time. `lease_ms` is 5 s to 5 min (DESIGN
@@ -53,6 +55,7 @@ class Worker:
         state_dir: Path,
         *,
         queues: Sequence[str] = ("default",),
+        run_id: str | None = None,
         slots: int | None = None,
         lease_ms: int = LEASE_MS,
         offers: int = STANDALONE_DISPATCH,
@@ -72,6 +75,7 @@ class Worker:
             self.state_dir,
             self.held,
             queues=queues,
+            run_id=run_id,
             slots=self.slots,
             lease_ms=lease_ms,
             offers=offers,
@@ -148,7 +152,7 @@ class Worker:
     # --- the frame of a tick
 
     def _all(self, *phases: Callable[[], None]) -> int:
-        if not self._own():
+        if not self.own():
             return 0
         self._moved, self._errors = 0, []
         for phase in phases:
@@ -160,7 +164,7 @@ class Worker:
             raise self._errors[0]
         return self._moved
 
-    def _own(self) -> bool:
+    def own(self) -> bool:
         """Whether this process is the worker of the folder by now; at first it takes over."""
         if self._lock is None:
             self._lock = take_lock(self.state_dir)

@@ -140,7 +140,8 @@ def token(offer: str) -> str:
 
 
 def offer_rows(store: Store, names: Iterable[str], *, worker: str = "w1", session: str = "s1",
-               queue: str = "default", lease_ms: int = LEASE_MS) -> list[Row]:  # fmt: skip
+               queue: str = "default", lease_ms: int = LEASE_MS,
+               run_id: str | None = None) -> list[Row]:  # fmt: skip
     return store.call(
         "lease_attempts",
         p_worker_id=worker,
@@ -148,6 +149,7 @@ def offer_rows(store: Store, names: Iterable[str], *, worker: str = "w1", sessio
         p_queue=queue,
         p_offers=offers(names),
         p_lease_ms=lease_ms,
+        p_run_id=run_id,
     )
 
 

@@ -123,6 +123,7 @@ def test_an_offer_with_another_token_is_not_a_replay(store: Store) -> None:
             p_queue="default",
             p_offers=other,
             p_lease_ms=LEASE_MS,
+            p_run_id=None,
         )
         == []
     )
@@ -171,6 +172,7 @@ def test_malformed_offers_are_refused(store: Store, offers: str, lease_ms: int) 
             p_queue="default",
             p_offers=offers,
             p_lease_ms=lease_ms,
+            p_run_id=None,
         )
 
 
@@ -404,3 +406,14 @@ def test_an_expired_lease_is_not_renewed(store: Store, clock) -> None:
     clock.advance(LEASE_MS)
     (row,) = acting.renew(store, held)
     assert (row["outcome"], row["code"], row["expires_at_ms"]) == ("blocked", "QL410", None)
+
+
+def test_a_worker_may_lease_the_attempts_of_one_run_alone(store: Store) -> None:
+    acting.publish(store, {"a": []})
+    first, second = acting.start(store, key="one"), acting.start(store, key="two")
+    acting.admit(store, first)
+    acting.admit(store, second)
+    acting.register(store)
+    rows = acting.offer_rows(store, ["o1", "o2"], run_id=second)
+    assert [row["run_id"] for row in rows] == [second]
+    assert [row["run_id"] for row in acting.offer_rows(store, ["o3", "o4"])] == [first]

@@ -135,7 +135,7 @@ def test_two_workers_lease_different_attempts(store: Store, other: psycopg.Conne
     acting.begun(store, {"a": [], "b": []})
     other.execute("select ql_worker.register_worker('w2', 's2', '[\"default\"]', 8, 1, 0)")
     other.commit()
-    ask = "select attempt_id from ql_worker.lease_attempts('w2', 's2', 'default', %s, 30000)"
+    ask = "select attempt_id from ql_worker.lease_attempts('w2', 's2', 'default', %s, 30000, null)"
     (taken,) = other.execute(ask, [acting.offers(["o2"])]).fetchall()
     acting.register(store)
     # the other worker holds the run as well, so its sibling is contended until it commits

@@ -89,6 +89,7 @@ def lease(number: int) -> Act:
             "p_worker_id": "w1", "p_session_id": "s1", "p_queue": "default",
             "p_offers": [{"offer_id": offer, "token_digest": digest(acting.token(offer))}],
             "p_lease_ms": LEASE_MS,
+            "p_run_id": None,
         }  # fmt: skip
 
     return Act("lease_attempts", of)

@@ -4659,7 +4659,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch.sql sha256 9cf57e442201acf962968967a4c1b2fc4871cbaa10ed25d87e576c6e54ec42ae
+-- from sql/postgres/dispatch.sql sha256 4e104dd48abcfbf908024604d883f7b2a823a35f38ef2d970841f851fadffbb2
 -- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
 -- What a holder of a lease may do with it is in dispatch_start.sql.
 
@@ -4827,11 +4827,11 @@ begin
 end;
 $$;
 
--- HELPER   pick_attempts — candidates of a queue, oldest first, and authority over at most as many
---          as were asked for
+-- HELPER   pick_attempts — candidates of a queue (of one run, when it is given), oldest first, and
+--          authority over at most as many as were asked for
 -- LOCKS    1 attempt advisory (try, one by one until the batch is full)
 -- READS    task_attempt, attempt_lease, run (without row locks; read again under the run's lock)
-create or replace function ql.pick_attempts (p_queue text, p_count bigint)
+create or replace function ql.pick_attempts (p_queue text, p_run_id text, p_count bigint)
 returns text[]
 language plpgsql
 volatile
@@ -4842,14 +4842,34 @@ declare
   v_mine text[] := array[]::text[];
 begin
   for v_attempt_id in
-    select a.attempt_id
-    from ql.task_attempt as a
-    where a.queue = p_queue
-      and a.offer_at_ms is not null
-      and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
-        is distinct from 'leased'
-      and (select r.cancel_requested_at_ms from ql.run as r where r.run_id = a.run_id) is null
-    order by a.offer_at_ms, a.attempt_id
+    select f.attempt_id
+    from (
+      -- two branches, of which one runs: each has an index of its own
+      (
+        select a.attempt_id, a.run_id, a.offer_at_ms
+        from ql.task_attempt as a
+        where p_run_id is null
+          and a.queue = p_queue
+          and a.offer_at_ms is not null
+          and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
+            is distinct from 'leased'
+          and (select r.cancel_requested_at_ms from ql.run as r where r.run_id = a.run_id) is null
+        order by a.offer_at_ms, a.attempt_id
+        limit 4 * p_count
+      )
+      union all
+      (
+        select a.attempt_id, a.run_id, a.offer_at_ms
+        from ql.task_attempt as a
+        where a.run_id = p_run_id
+          and a.queue = p_queue
+          and a.offer_at_ms is not null
+          and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
+            is distinct from 'leased'
+          and (select r.cancel_requested_at_ms from ql.run as r where r.run_id = a.run_id) is null
+      )
+    ) as f
+    order by f.offer_at_ms, f.attempt_id
     limit 4 * p_count
   loop
     exit when cardinality(v_mine) >= p_count;
@@ -4926,7 +4946,8 @@ begin
 end;
 $$;
 
--- STEP     lease_attempts — give a worker's offers to the oldest admitted attempts of a queue
+-- STEP     lease_attempts — give a worker's offers to the oldest admitted attempts of a queue, or
+--          of one run in it
 -- LOCKS    apart: worker_session · 1 attempt advisory (try) · 2 run (by run_id, waits, then skips)
 -- READS    task_attempt, attempt_lease, attempt_offer, dispatch_effect
 -- WRITES   attempt_offer; attempt_lease, run, run_event, agenda (through ql.apply_effects)
@@ -4938,7 +4959,8 @@ create or replace function ql_worker.lease_attempts (
   p_session_id text,
   p_queue text,
   p_offers text,
-  p_lease_ms bigint
+  p_lease_ms bigint,
+  p_run_id text
 )
 returns table (
   attempt_id text, run_id text, step_key text, number bigint, offer_id text, fence bigint,
@@ -4980,7 +5002,7 @@ begin
   if cardinality(v_offer_ids) > 0 then
     v_made := ql.make_offers(
       v_session,
-      ql.lock_attempts(ql.pick_attempts(p_queue, cardinality(v_offer_ids))),
+      ql.lock_attempts(ql.pick_attempts(p_queue, p_run_id, cardinality(v_offer_ids))),
       v_offer_ids,
       v_digests,
       ql.now_ms(),

@@ -1,5 +1,6 @@
 """`run`: publish, start, drive and wait, in one process."""
 
+import itertools
 import os
 import signal
 import time
@@ -95,13 +96,14 @@ def run(
         try:
             row = admit(store, package, kind, target, text, new, view)
             queues = sorted({task["queue"] for task in package.model["tasks"].values()})
-            worker = Worker(
+            worker = own_worker(
                 store,
                 state_folder(dsn) / "worker",
                 queues=queues,
                 slots=slots,
                 lease_ms=lease_ms,
                 stop_grace_ms=grace_ms,
+                run_id=row["run_id"],
             )
             session = Session(store, worker, row["run_id"], view)
             ended = session.to_the_end()
@@ -143,6 +145,19 @@ def admit(
     row = start_run(store, package.key, kind, target, None, text)
     view.note(f"run {row['run_id']}")
     return row
+
+
+def own_worker(store: Store, folder: Path, **options: Any) -> Worker:
+    """A worker in the first numbered folder that no other process works in.
+
+    The lowest number is taken first, so that a `run` that is started again finds its executions.
+    """
+    for number in itertools.count():
+        worker = Worker(store, folder / str(number), **options)
+        if worker.own():
+            return worker
+        worker.close()
+    raise AssertionError("unreachable")
 
 
 class Session:

@@ -51,7 +51,7 @@ _SIGNATURES: Final = {
     },
     "ql_worker": {
         "register_worker": "p_worker_id p_session_id p_queues p_slots p_self_fencing p_grace_ms",
-        "lease_attempts": "p_worker_id p_session_id p_queue p_offers p_lease_ms",
+        "lease_attempts": "p_worker_id p_session_id p_queue p_offers p_lease_ms p_run_id",
         "attempt_input": "p_attempt_id p_token",
         "start_attempts": "p_commands",
         "running_attempts": "p_commands",

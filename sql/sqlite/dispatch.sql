@@ -69,7 +69,7 @@ select
 from worker_session as w
 where w.worker_id = :p_worker_id;
 
--- STEP     lease_attempts — offers take the oldest claimed attempts of a queue
+-- STEP     lease_attempts — offers take the oldest claimed attempts of a queue, or of one run in it
 -- LOCKS    the database (begin immediate, by the caller)
 -- READS    dispatch_effect
 -- WRITES   attempt_offer; through apply_effects
@@ -134,6 +134,7 @@ cross join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
 left join attempt_lease as l on l.attempt_id = a.attempt_id
 where a.queue = :p_queue
   and a.offer_at_ms is not null
+  and (:p_run_id is null or a.run_id = :p_run_id)
   and l.status is distinct from 'leased'
   and r.status = 'running'
   and r.cancel_requested_at_ms is null
