@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from qinglong_sql import migrate
 from qinglong_sql.cli.exits import Refused
 from qinglong_sql.store import POSTGRES, SQLITE, Span, Store, open_store
 
@@ -44,6 +45,8 @@ package_file = click.argument(
 @contextmanager
 def opened(dsn: str, *, create: bool = False) -> Iterator[Store]:
     """An open store, closed at the end. Raises NotReady when the schema is not there."""
+    if dsn.startswith(SQLITE) and not create:
+        migrate.current(dsn)  # a stranger's file is not even touched
     store = open_store(dsn, create=create)
     try:
         yield store
