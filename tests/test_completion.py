@@ -220,6 +220,13 @@ def test_a_report_with_another_content_is_refused(store: Store) -> None:
     assert acting.attempt(store, held.attempt_id)["status"] == "succeeded"
 
 
+def test_a_report_repeated_with_another_token_is_refused(store: Store) -> None:
+    _, held = running(store)
+    acting.report(store, held)
+    (row,) = acting.report(store, replace(held, token="guessed"))
+    assert (row["outcome"], row["code"], row["status"]) == ("blocked", "QL410", None)
+
+
 def test_a_report_may_come_after_the_expiry_while_the_fence_stands(store: Store, clock) -> None:
     _, held = running(store)
     clock.advance(10 * LEASE_MS)

@@ -248,6 +248,16 @@ def test_a_start_with_another_identity_is_refused(store: Store) -> None:
     assert codes(acting.cross(store, held, identity="pid 8")) == [("blocked", "QL410")]
 
 
+def test_a_start_repeated_with_another_token_is_refused(store: Store) -> None:
+    acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    acting.run(store, held)
+    stranger = replace(held, token="guessed")
+    assert codes(acting.run(store, stranger)) == [("blocked", "QL410")]
+    assert codes(acting.cross(store, stranger)) == [("blocked", "QL410")]
+    assert codes(acting.renew(store, stranger)) == [("blocked", "QL410")]
+
+
 def test_fence_and_token_are_the_authority(store: Store, engine: Engine) -> None:
     acting.begun(store, {"a": []})
     held = acting.lease(store)["a"]
@@ -417,3 +427,21 @@ def test_a_worker_may_lease_the_attempts_of_one_run_alone(store: Store) -> None:
     rows = acting.offer_rows(store, ["o1", "o2"], run_id=second)
     assert [row["run_id"] for row in rows] == [second]
     assert [row["run_id"] for row in acting.offer_rows(store, ["o3", "o4"])] == [first]
+
+
+def test_a_start_whose_answer_was_lost_is_refused_once_it_was_declared_stopped(
+    store: Store,
+) -> None:
+    acting.begun(store, {"a": []})
+    held = acting.lease(store)["a"]
+    assert acting.cross(store, held)[0]["outcome"] == "applied"
+    assert acting.cross(store, held)[0]["outcome"] == "applied"
+    store.call(
+        "declare_stopped",
+        p_attempt_id=held.attempt_id,
+        p_reason="the host is off",
+        p_actor="ann",
+        p_follow=None,
+    )
+    row = acting.cross(store, held)[0]
+    assert (row["outcome"], row["code"]) == ("blocked", "QL410")
