@@ -331,8 +331,10 @@ declare
 begin
   select coalesce(array_agg(row(e.*)::ql.effect), '{}')
   into v_effects
-  from ql.task_admission_effect as e
-  where e.run_id = any(p_run_ids);
+  from unnest(p_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.task_admission_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
 
   v_wanted := ql.effect_counts(p_run_ids, v_effects);
   if cardinality(v_effects) > 512 then
@@ -372,8 +374,10 @@ declare
 begin
   select coalesce(array_agg(row(e.*)::ql.effect), '{}')
   into v_effects
-  from ql.frontier_effect as e
-  where e.run_id = any(p_run_ids);
+  from unnest(p_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.frontier_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
 
   perform ql.apply_effects(v_effects, 'frontier');
   perform ql.clear_agenda('frontier', p_run_ids);
@@ -514,8 +518,11 @@ begin
   );
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.recovery_effect as e
-  where e.run_id = any(v_run_ids) and e.input_id = any(p_attempt_ids);
+  from unnest(v_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.recovery_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(p_attempt_ids);
   return ql.apply_effects(v_effects, 'recovery');
 end;
 $$;
@@ -1200,8 +1207,10 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.intent_effect as e
-  where e.run_id = any(p_run_ids);
+  from unnest(p_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.intent_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
   perform ql.apply_effects(v_effects, 'intent');
   return v_effects;
 end;
@@ -2041,8 +2050,10 @@ begin
     coalesce(array_agg(row(e.*)::ql.effect) filter (where e.due_at_ms <= v_now), '{}'),
     coalesce(array_agg(row(e.*)::ql.effect) filter (where e.due_at_ms > v_now), '{}')
   into v_effects, v_later
-  from ql.retry_effect as e
-  where e.run_id = any(p_run_ids);
+  from unnest(p_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.retry_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
 
   perform ql.apply_effects(v_effects, 'retry');
   perform
@@ -3138,8 +3149,10 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.cancellation_effect as e
-  where e.run_id = any(v_run_ids);
+  from unnest(v_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.cancellation_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
   perform ql.apply_effects(v_effects, 'cancellation');
 
   return query
@@ -3452,11 +3465,13 @@ begin
     );
     select coalesce(array_agg(row(e.*)::ql.effect), '{}')
     into v_effects
-    from ql.dispatch_effect as e
-    where e.run_id = any(array(
-        select m.run_id from ql.attempt_offer as m where m.offer_id = any(v_made)
-      ))
-      and e.input_id = any(v_made);
+    from (
+      select distinct m.run_id from ql.attempt_offer as m where m.offer_id = any(v_made)
+    ) as i
+    cross join lateral (
+      select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
+    ) as e
+    where e.input_id = any(v_made);
     if cardinality(v_effects) <> cardinality(v_made) then
       raise exception 'an offer was made that leases nothing' using errcode = 'QL500';
     end if;
@@ -3643,8 +3658,11 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.completion_effect as e
-  where e.run_id = any(ql.runs_of(v_commands, v_new)) and e.input_id = any(v_new);
+  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  cross join lateral (
+    select * from ql.completion_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'completion');
 
   v_known := ql.known_reports(v_commands, v_held, 'ended');
@@ -3690,8 +3708,11 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.dispatch_effect as e
-  where e.run_id = any(ql.runs_of(v_commands, v_new)) and e.input_id = any(v_new);
+  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  cross join lateral (
+    select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'dispatch');
 
   return query
@@ -3731,8 +3752,11 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.dispatch_effect as e
-  where e.run_id = any(ql.runs_of(v_commands, v_new)) and e.input_id = any(v_new);
+  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  cross join lateral (
+    select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'dispatch');
 
   v_started := array(
@@ -3740,6 +3764,7 @@ begin
     from ql.task_attempt as a
     where a.attempt_id = any(ql.known_reports(v_commands, v_held, 'starting'))
       and a.starting_at_ms is not null
+      and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id) = 'leased'
   );
   return query
   select

@@ -21,10 +21,11 @@ from tests.stores import FakeClock
 HOUR_MS = 3_600_000
 SPENT_MS = LEASE_MS + GRACE_MS
 RUNS = ("one", "two")
-# what holds for ever, whatever has become of the run since
+# what holds for ever, whatever has become of the run since; not a start, whose answer lets
+# something run: once its lease is over, it is refused (test_dispatch)
 LASTING = {
-    "start_run", "request_cancel", "declare_stopped", "start_attempts", "running_attempts",
-    "report_attempts", "attest_attempts",
+    "start_run", "request_cancel", "declare_stopped", "running_attempts", "report_attempts",
+    "attest_attempts",
 }  # fmt: skip
 BATCHES = frozenset(
     name for name, step in STEPS.items() if {"p_commands", "p_offers"} & set(step.params)

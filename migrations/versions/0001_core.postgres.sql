@@ -4071,7 +4071,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/frontier.sql sha256 a78b1aa1f32c98e5598edd7675b4b5bcbac323c408b4e89ceb3944f5bd77edce
+-- from sql/postgres/frontier.sql sha256 e06afd34f5520fa207c310601a837f107e9c31bfe833219e0bfdedef8079cc6d
 -- FRONTIER — open what can run, skip what never can, end the run (DOMAIN §3.3).
 -- A page of runs is one transaction: its decisions can be made again (DESIGN §6).
 
@@ -4092,8 +4092,10 @@ declare
 begin
   select coalesce(array_agg(row(e.*)::ql.effect), '{}')
   into v_effects
-  from ql.frontier_effect as e
-  where e.run_id = any(p_run_ids);
+  from unnest(p_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.frontier_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
 
   perform ql.apply_effects(v_effects, 'frontier');
   perform ql.clear_agenda('frontier', p_run_ids);
@@ -4186,7 +4188,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/task_admission.sql sha256 af40d123333333a8416c3968898ba561f16b0a8eec9fc207bd7f4c2811b84835
+-- from sql/postgres/task_admission.sql sha256 80b9175be05ae6f4ea2de4055be9ae1650c3cbcb177c8274ab3ede369b538379
 -- TASK ADMISSION — one attempt for each ready step and epoch (DOMAIN §3.4).
 -- A call admits at most 512; a run that was cut, and the runs after it, keep their row.
 
@@ -4209,8 +4211,10 @@ declare
 begin
   select coalesce(array_agg(row(e.*)::ql.effect), '{}')
   into v_effects
-  from ql.task_admission_effect as e
-  where e.run_id = any(p_run_ids);
+  from unnest(p_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.task_admission_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
 
   v_wanted := ql.effect_counts(p_run_ids, v_effects);
   if cardinality(v_effects) > 512 then
@@ -4659,7 +4663,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch.sql sha256 4e104dd48abcfbf908024604d883f7b2a823a35f38ef2d970841f851fadffbb2
+-- from sql/postgres/dispatch.sql sha256 05e3c6e75419d6f7f6817f25f4ae0942749cca5d74f362bada4301566b032600
 -- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
 -- What a holder of a lease may do with it is in dispatch_start.sql.
 
@@ -5010,11 +5014,13 @@ begin
     );
     select coalesce(array_agg(row(e.*)::ql.effect), '{}')
     into v_effects
-    from ql.dispatch_effect as e
-    where e.run_id = any(array(
-        select m.run_id from ql.attempt_offer as m where m.offer_id = any(v_made)
-      ))
-      and e.input_id = any(v_made);
+    from (
+      select distinct m.run_id from ql.attempt_offer as m where m.offer_id = any(v_made)
+    ) as i
+    cross join lateral (
+      select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
+    ) as e
+    where e.input_id = any(v_made);
     if cardinality(v_effects) <> cardinality(v_made) then
       raise exception 'an offer was made that leases nothing' using errcode = 'QL500';
     end if;
@@ -5039,7 +5045,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch_start.sql sha256 ba550091aa171cadfc993e2b620e4c6e613bd4feacfb964557a17e71b3450336
+-- from sql/postgres/dispatch_start.sql sha256 24bf6e852e18de713acbf5f1ad35bfe97b17089ff1716544551ecef77abfc333
 -- DISPATCH, START — what the holder of a lease does with it: read the input, cross the start barrier,
 -- say that the execution runs, renew (DOMAIN §3.5, DESIGN §5, §6).
 
@@ -5095,7 +5101,9 @@ $$;
 -- WRITES   attempt_report; task_attempt, attempt_lease, run, run_event, agenda (ql.apply_effects)
 -- RETURNS  applied, with deadline and lease end | blocked (QL400, QL404, QL410) | contended
 -- RAISES   QL400 (not a batch), QL409, QL503
--- REPLAY   exact: the report of this fence is found. Under an intent the lease goes back: QL410
+-- REPLAY   exact while the lease is held: the report of this fence is found. After that QL410, for
+--          nobody may go past the barrier on an answer that is no longer true. Under an intent the
+--          lease goes back: QL410
 create or replace function ql_worker.start_attempts (p_commands text)
 returns table (
   attempt_id text, outcome text, code text, deadline_at_ms bigint, expires_at_ms bigint
@@ -5123,8 +5131,11 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.dispatch_effect as e
-  where e.run_id = any(ql.runs_of(v_commands, v_new)) and e.input_id = any(v_new);
+  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  cross join lateral (
+    select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'dispatch');
 
   v_started := array(
@@ -5132,6 +5143,7 @@ begin
     from ql.task_attempt as a
     where a.attempt_id = any(ql.known_reports(v_commands, v_held, 'starting'))
       and a.starting_at_ms is not null
+      and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id) = 'leased'
   );
   return query
   select
@@ -5179,8 +5191,11 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.dispatch_effect as e
-  where e.run_id = any(ql.runs_of(v_commands, v_new)) and e.input_id = any(v_new);
+  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  cross join lateral (
+    select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'dispatch');
 
   return query
@@ -5270,7 +5285,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/completion.sql sha256 3cd7288360e1fe3ad2bda3903a9106ad8ae50fc535b98c350cf9ecdafe155798
+-- from sql/postgres/completion.sql sha256 1ee7cdfd55b05edd3b1a6643aeb39cd1c74e4019f638d71d00c5959ce5daf54d
 -- COMPLETION — how executions ended, as workers say it (DOMAIN §3.5, DESIGN §9).
 -- The lease row is the authority: a report may come after its expiry while the fence stands.
 
@@ -5351,8 +5366,11 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.completion_effect as e
-  where e.run_id = any(ql.runs_of(v_commands, v_new)) and e.input_id = any(v_new);
+  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  cross join lateral (
+    select * from ql.completion_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'completion');
 
   v_known := ql.known_reports(v_commands, v_held, 'ended');
@@ -5439,7 +5457,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/recovery.sql sha256 b6ff532f4342076a6ed0bc1191d06316c8ede7636c6e018cf445e5b8a2180015
+-- from sql/postgres/recovery.sql sha256 632eeffcac47ef7129cc1dd1ea958655b3d56e1603257c0af9026d37505d13b3
 -- RECOVERY — back-offs that are over, and work whose worker is silent (DESIGN §5, §9).
 -- A lease that expires proves nothing by itself: evidence becomes an attestation, and that decides.
 
@@ -5470,8 +5488,11 @@ begin
   );
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.recovery_effect as e
-  where e.run_id = any(v_run_ids) and e.input_id = any(p_attempt_ids);
+  from unnest(v_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.recovery_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(p_attempt_ids);
   return ql.apply_effects(v_effects, 'recovery');
 end;
 $$;
@@ -5633,8 +5654,10 @@ begin
     coalesce(array_agg(row(e.*)::ql.effect) filter (where e.due_at_ms <= v_now), '{}'),
     coalesce(array_agg(row(e.*)::ql.effect) filter (where e.due_at_ms > v_now), '{}')
   into v_effects, v_later
-  from ql.retry_effect as e
-  where e.run_id = any(p_run_ids);
+  from unnest(p_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.retry_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
 
   perform ql.apply_effects(v_effects, 'retry');
   perform
@@ -5733,7 +5756,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/cancellation.sql sha256 7bb7dab07281d0eb7b7ad9bd6a0f546d744b70835571536ce317e295a6855f46
+-- from sql/postgres/cancellation.sql sha256 cf5199de48096894bf221e7d16107c6fcb3de2a4132787fef80f4f6b2fe9dcef
 -- CANCELLATION — an intent first, convergence after it (DOMAIN §3.9, DESIGN §5).
 -- The first intent wins. Two roads: task runs that never started settle by a set-based page, all
 -- other runs one a transaction, by attempt authority. What is held elsewhere is passed over.
@@ -5762,8 +5785,10 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.intent_effect as e
-  where e.run_id = any(p_run_ids);
+  from unnest(p_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.intent_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
   perform ql.apply_effects(v_effects, 'intent');
   return v_effects;
 end;
@@ -6117,8 +6142,10 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.cancellation_effect as e
-  where e.run_id = any(v_run_ids);
+  from unnest(v_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.cancellation_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
   perform ql.apply_effects(v_effects, 'cancellation');
 
   return query

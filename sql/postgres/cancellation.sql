@@ -26,8 +26,10 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.intent_effect as e
-  where e.run_id = any(p_run_ids);
+  from unnest(p_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.intent_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
   perform ql.apply_effects(v_effects, 'intent');
   return v_effects;
 end;
@@ -381,8 +383,10 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.cancellation_effect as e
-  where e.run_id = any(v_run_ids);
+  from unnest(v_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.cancellation_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
   perform ql.apply_effects(v_effects, 'cancellation');
 
   return query

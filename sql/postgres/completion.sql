@@ -78,8 +78,11 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.completion_effect as e
-  where e.run_id = any(ql.runs_of(v_commands, v_new)) and e.input_id = any(v_new);
+  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  cross join lateral (
+    select * from ql.completion_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'completion');
 
   v_known := ql.known_reports(v_commands, v_held, 'ended');

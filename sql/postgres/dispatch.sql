@@ -348,11 +348,13 @@ begin
     );
     select coalesce(array_agg(row(e.*)::ql.effect), '{}')
     into v_effects
-    from ql.dispatch_effect as e
-    where e.run_id = any(array(
-        select m.run_id from ql.attempt_offer as m where m.offer_id = any(v_made)
-      ))
-      and e.input_id = any(v_made);
+    from (
+      select distinct m.run_id from ql.attempt_offer as m where m.offer_id = any(v_made)
+    ) as i
+    cross join lateral (
+      select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
+    ) as e
+    where e.input_id = any(v_made);
     if cardinality(v_effects) <> cardinality(v_made) then
       raise exception 'an offer was made that leases nothing' using errcode = 'QL500';
     end if;

@@ -53,7 +53,9 @@ $$;
 -- WRITES   attempt_report; task_attempt, attempt_lease, run, run_event, agenda (ql.apply_effects)
 -- RETURNS  applied, with deadline and lease end | blocked (QL400, QL404, QL410) | contended
 -- RAISES   QL400 (not a batch), QL409, QL503
--- REPLAY   exact: the report of this fence is found. Under an intent the lease goes back: QL410
+-- REPLAY   exact while the lease is held: the report of this fence is found. After that QL410, for
+--          nobody may go past the barrier on an answer that is no longer true. Under an intent the
+--          lease goes back: QL410
 create or replace function ql_worker.start_attempts (p_commands text)
 returns table (
   attempt_id text, outcome text, code text, deadline_at_ms bigint, expires_at_ms bigint
@@ -81,8 +83,11 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.dispatch_effect as e
-  where e.run_id = any(ql.runs_of(v_commands, v_new)) and e.input_id = any(v_new);
+  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  cross join lateral (
+    select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'dispatch');
 
   v_started := array(
@@ -90,6 +95,7 @@ begin
     from ql.task_attempt as a
     where a.attempt_id = any(ql.known_reports(v_commands, v_held, 'starting'))
       and a.starting_at_ms is not null
+      and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id) = 'leased'
   );
   return query
   select
@@ -137,8 +143,11 @@ begin
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.dispatch_effect as e
-  where e.run_id = any(ql.runs_of(v_commands, v_new)) and e.input_id = any(v_new);
+  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  cross join lateral (
+    select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'dispatch');
 
   return query

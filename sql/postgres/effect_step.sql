@@ -123,7 +123,10 @@ begin
   from unnest(p_effects) as e
   join ql.attempt_lease as l on l.attempt_id = e.input_id
   join ql.attempt_report as p
-    on p.run_id = e.run_id and p.attempt_id = e.input_id and p.fence = l.fence and p.kind = 'ended'
+    on p.run_id = l.run_id
+    and p.attempt_id = l.attempt_id
+    and p.fence = l.fence
+    and p.kind = 'ended'  -- by the whole key of l, so that no plan looks a report up by less
   where e.entity = 'step' and e.to_status = 'succeeded' and p.output is not null;
 end;
 $$;

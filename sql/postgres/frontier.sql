@@ -18,8 +18,10 @@ declare
 begin
   select coalesce(array_agg(row(e.*)::ql.effect), '{}')
   into v_effects
-  from ql.frontier_effect as e
-  where e.run_id = any(p_run_ids);
+  from unnest(p_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.frontier_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
 
   perform ql.apply_effects(v_effects, 'frontier');
   perform ql.clear_agenda('frontier', p_run_ids);

@@ -28,8 +28,11 @@ begin
   );
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from ql.recovery_effect as e
-  where e.run_id = any(v_run_ids) and e.input_id = any(p_attempt_ids);
+  from unnest(v_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.recovery_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(p_attempt_ids);
   return ql.apply_effects(v_effects, 'recovery');
 end;
 $$;
@@ -191,8 +194,10 @@ begin
     coalesce(array_agg(row(e.*)::ql.effect) filter (where e.due_at_ms <= v_now), '{}'),
     coalesce(array_agg(row(e.*)::ql.effect) filter (where e.due_at_ms > v_now), '{}')
   into v_effects, v_later
-  from ql.retry_effect as e
-  where e.run_id = any(p_run_ids);
+  from unnest(p_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.retry_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
 
   perform ql.apply_effects(v_effects, 'retry');
   perform

@@ -20,8 +20,10 @@ declare
 begin
   select coalesce(array_agg(row(e.*)::ql.effect), '{}')
   into v_effects
-  from ql.task_admission_effect as e
-  where e.run_id = any(p_run_ids);
+  from unnest(p_run_ids) as i (run_id)
+  cross join lateral (
+    select * from ql.task_admission_effect as v where v.run_id = i.run_id offset 0
+  ) as e;
 
   v_wanted := ql.effect_counts(p_run_ids, v_effects);
   if cardinality(v_effects) > 512 then

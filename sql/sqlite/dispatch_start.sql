@@ -33,7 +33,8 @@ where l.attempt_id = :p_attempt_id
 -- READS    dispatch_effect
 -- WRITES   attempt_report; through apply_effects
 -- RETURNS  applied, with deadline and lease end | blocked (QL400, QL404, QL410)
--- REPLAY   exact: the report of this fence is found; another identity for it is QL410
+-- REPLAY   exact while the lease is held: the report of this fence is found; another identity for it
+--          is QL410, and so is all after the lease: nobody goes on an answer that is no longer true
 -- Under an intent the lease goes back in the same transaction, since nothing has started.
 -- CALL     read_commands
 
@@ -83,6 +84,7 @@ where c.code is null
       and p.identity is not distinct from c.identity
       and o.token_digest = c.token_digest
       and a.starting_at_ms is not null
+      and (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id) = 'leased'
   );
 
 select
