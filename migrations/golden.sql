@@ -926,7 +926,7 @@ ALTER FUNCTION ql.effect_counts(p_run_ids text[], p_effects ql.effect[]) OWNER T
 --
 
 CREATE FUNCTION ql.expand_commands(p_commands text, p_kind text) RETURNS ql.command[]
-    LANGUAGE plpgsql STABLE
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $_$
 declare
@@ -1271,7 +1271,10 @@ begin
   from unnest(p_effects) as e
   join ql.attempt_lease as l on l.attempt_id = e.input_id
   join ql.attempt_report as p
-    on p.run_id = e.run_id and p.attempt_id = e.input_id and p.fence = l.fence and p.kind = 'ended'
+    on p.run_id = l.run_id
+    and p.attempt_id = l.attempt_id
+    and p.fence = l.fence
+    and p.kind = 'ended'  -- by the whole key of l, so that no plan looks a report up by less
   where e.entity = 'step' and e.to_status = 'succeeded' and p.output is not null;
 end;
 $$;
@@ -1320,7 +1323,7 @@ ALTER FUNCTION ql.keep_refused(p_commands ql.command[], p_held text[], p_known t
 --
 
 CREATE FUNCTION ql.known_reports(p_commands ql.command[], p_held text[], p_kind text) RETURNS text[]
-    LANGUAGE plpgsql STABLE
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
@@ -3282,7 +3285,7 @@ ALTER FUNCTION ql_scheduler.task_admission_page(p_after_due_at_ms bigint, p_afte
 --
 
 CREATE FUNCTION ql_worker.attempt_input(p_attempt_id text, p_token text) RETURNS TABLE(attempt_id text, input text)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off'
     SET enable_seqscan TO 'off'
@@ -3759,10 +3762,11 @@ begin
   where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'dispatch');
 
+  v_started := ql.known_reports(v_commands, v_held, 'starting');
   v_started := array(
     select a.attempt_id
     from ql.task_attempt as a
-    where a.attempt_id = any(ql.known_reports(v_commands, v_held, 'starting'))
+    where a.attempt_id = any(v_started)
       and a.starting_at_ms is not null
       and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id) = 'leased'
   );

@@ -2669,7 +2669,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/effect_step.sql sha256 75efbcb150964d832946191f7b02027f3f8842912bc1493f64d23d3dd698ecf2
+-- from sql/postgres/effect_step.sql sha256 d14468f54a71e810a95c7c59dd2b62184c0ffff0e1ea279499712a1c7cfa11e7
 -- EFFECTS ON STEPS — called by apply_effects (effect.sql) and by nothing else. The effect time is
 -- the run's `updated_at_ms`.
 
@@ -2795,7 +2795,10 @@ begin
   from unnest(p_effects) as e
   join ql.attempt_lease as l on l.attempt_id = e.input_id
   join ql.attempt_report as p
-    on p.run_id = e.run_id and p.attempt_id = e.input_id and p.fence = l.fence and p.kind = 'ended'
+    on p.run_id = l.run_id
+    and p.attempt_id = l.attempt_id
+    and p.fence = l.fence
+    and p.kind = 'ended'  -- by the whole key of l, so that no plan looks a report up by less
   where e.entity = 'step' and e.to_status = 'succeeded' and p.output is not null;
 end;
 $$;
@@ -4325,7 +4328,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/authority.sql sha256 cf504d1ced2a68500a1dff24159da936ffadb5feda7f3c7b12b87d04898ece03
+-- from sql/postgres/authority.sql sha256 04dd286cfaf730e4e90129ccedafe25d003e8ea97b4bc46e7dbb58286660fff2
 -- AUTHORITY — what all batches of workers share: expand, lock in order, keep what was said.
 -- The order is the one of DESIGN §6; start, running, report and attest go through it, nothing else does.
 
@@ -4389,7 +4392,7 @@ $$;
 create or replace function ql.expand_commands (p_commands text, p_kind text)
 returns ql.command[]
 language plpgsql
-stable
+volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -4612,7 +4615,7 @@ create or replace function ql.known_reports (
 )
 returns text[]
 language plpgsql
-stable
+volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -5045,7 +5048,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch_start.sql sha256 24bf6e852e18de713acbf5f1ad35bfe97b17089ff1716544551ecef77abfc333
+-- from sql/postgres/dispatch_start.sql sha256 60871e2897fc8f9abf5490e155eaf083b9a2b60e175ba23dcbf8edaed7e87888
 -- DISPATCH, START — what the holder of a lease does with it: read the input, cross the start barrier,
 -- say that the execution runs, renew (DOMAIN §3.5, DESIGN §5, §6).
 
@@ -5059,7 +5062,7 @@ $$;
 create or replace function ql_worker.attempt_input (p_attempt_id text, p_token text)
 returns table (attempt_id text, input text)
 language plpgsql
-stable
+volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
@@ -5138,10 +5141,11 @@ begin
   where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'dispatch');
 
+  v_started := ql.known_reports(v_commands, v_held, 'starting');
   v_started := array(
     select a.attempt_id
     from ql.task_attempt as a
-    where a.attempt_id = any(ql.known_reports(v_commands, v_held, 'starting'))
+    where a.attempt_id = any(v_started)
       and a.starting_at_ms is not null
       and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id) = 'leased'
   );

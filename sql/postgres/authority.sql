@@ -61,7 +61,7 @@ $$;
 create or replace function ql.expand_commands (p_commands text, p_kind text)
 returns ql.command[]
 language plpgsql
-stable
+volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -284,7 +284,7 @@ create or replace function ql.known_reports (
 )
 returns text[]
 language plpgsql
-stable
+volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin

@@ -11,7 +11,7 @@
 create or replace function ql_worker.attempt_input (p_attempt_id text, p_token text)
 returns table (attempt_id text, input text)
 language plpgsql
-stable
+volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set jit = off
@@ -90,10 +90,11 @@ begin
   where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'dispatch');
 
+  v_started := ql.known_reports(v_commands, v_held, 'starting');
   v_started := array(
     select a.attempt_id
     from ql.task_attempt as a
-    where a.attempt_id = any(ql.known_reports(v_commands, v_held, 'starting'))
+    where a.attempt_id = any(v_started)
       and a.starting_at_ms is not null
       and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id) = 'leased'
   );
