@@ -33,7 +33,8 @@ workflows:
       clean: {run: "cat $QL_INPUT", needs: [extract]}
       check: {run: "echo wrong >&2; exit 3", needs: [clean]}
       load: {run: "echo never", needs: [check]}
-  wait: {steps: {hold: {run: "while [ ! -e go ]; do sleep 0.05; done; echo $$ >> held"}}}
+  wait: {steps: {hold: {
+    run: "echo waiting; while [ ! -e go ]; do sleep 0.05; done; echo $$ >> held"}}}
   late: {timeout: 400ms, steps: {slow: {run: sleep 60}}}
   slow: {steps: {slow: {run: sleep 60, timeout: 200ms}}}
   twice: {steps: {again: {run: "echo try $QL_ATTEMPT; test $QL_ATTEMPT = 2",
@@ -179,6 +180,8 @@ def test_an_input_is_given_by_values_and_by_a_file(shell: Shell) -> None:
 def test_new_starts_another_run_and_the_same_words_go_on_with_an_open_one(shell: Shell) -> None:
     first = shell.begin("run", "jobs.yaml", "wait", output=shell.folder / "first")
     until(lambda: "hold" in (shell.folder / "first").read_text(), first, "it runs")
+    (live,) = answer(shell, "runs")
+    assert shell("logs", live["run_id"]).stdout == "waiting\n"
     again = shell.begin("run", "jobs.yaml", "wait", output=shell.folder / "again")
     until(lambda: (shell.folder / "again").read_text(), again, "it goes on")
     other = shell.begin("run", "jobs.yaml", "wait", "--new", output=shell.folder / "other")

@@ -120,6 +120,7 @@ def test_on_a_terminal_the_table_is_live(shell: Shell) -> None:
     assert done.returncode == 0, done.stdout
     assert "\x1b[" in done.stdout and "of 2 steps ended" in done.stdout
     assert "✔ one" in done.stdout and "▶ two" in done.stdout
+    assert "waits for one" in done.stdout
 
 
 def test_a_start_is_light(shell: Shell) -> None:

@@ -196,3 +196,24 @@ def test_cancel_from_elsewhere_ends_a_run_that_is_driven(shell: Shell, store: St
     ]
     assert ended(process) == 3
     assert_gone_before(shell, store, run_id)
+
+
+def test_ctrl_c_does_not_wait_for_what_another_run_left(sqlite_dsn: str, tmp_path: Path) -> None:
+    """A worker takes over what a killed one left in its folder, and waits for it at its end."""
+    shell = Shell(tmp_path, sqlite_dsn)
+    lines = (
+        "left: {steps: {a: {run: 'touch begun; sleep 60'}}}",
+        "own: {steps: {b: {run: 'true'}}}",
+    )
+    shell.write("two.yaml", "package: two\nworkflows:\n  " + "\n  ".join(lines) + "\n")
+    try:
+        process = shell.begin("run", "two.yaml", "left", output=tmp_path / "left")
+        until((tmp_path / "begun").exists, process, "it runs")
+        process.kill()
+        process.wait()
+        process = shell.begin("run", "two.yaml", "own", output=tmp_path / "own")
+        until(lambda: "still here: 1 execution" in (tmp_path / "own").read_text(), process, "a")
+        process.send_signal(signal.SIGINT)
+        assert ended(process, 10) == 0
+    finally:
+        kill_all_of(tmp_path)

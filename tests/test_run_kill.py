@@ -14,11 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+import psycopg
+
 from qinglong_sql.store import Store, open_store
 from tests.engines import Engine
-from tests.shell import WITHIN_S, Shell, ended
+from tests.server import Server, dsn
+from tests.shell import WITHIN_S, Shell, ended, until
 from tests.site import alive, kill_all_of, processes_of
 
+CUT = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s"
 LONG = os.environ.get("QINGLONG_LONG") == "1"
 STEPS = 30
 IDEMPOTENT = 6  # every sixth step may run twice
@@ -216,4 +220,28 @@ def test_what_was_lost_fails_its_run_when_everything_is_killed(
     print(f"sqlite, everything killed {kills} times, {lived} live: exits {codes}, {told}")
     assert lived > 0
     assert set(codes) <= {0, 1}
+    store.close()
+
+
+def test_a_run_outlives_the_loss_of_its_connections(
+    postgres_server: Server, postgres_dsn: str, tmp_path: Path
+) -> None:
+    shell, random = set_up(postgres_dsn, tmp_path, 22)
+    try:
+        process = shell.begin(*ARGUMENTS, output=tmp_path / "output")
+        cut = 0
+        with psycopg.connect(dsn(postgres_server), autocommit=True) as admin:
+            until(lambda: size(tmp_path / "witness"), process, "a step begins")
+            while process.poll() is None:
+                time.sleep(random.uniform(0.1, 0.4))
+                cut += admin.execute(CUT, [postgres_dsn.rpartition("/")[2]]).rowcount
+        assert ended(process) == 0, (tmp_path / "output").read_text()
+        shell.nothing_is_left()
+    finally:
+        kill_all_of(tmp_path)
+    store = open_store(postgres_dsn)
+    told = assert_true(store, tmp_path)
+    output = (tmp_path / "output").read_text()
+    print(f"postgres, connections cut {cut} times: {told}")
+    assert cut > 3 and told["runs"] == 1 and "trying again: not ready: PostgreSQL" in output
     store.close()

@@ -129,7 +129,12 @@ def said(step: Row, now_ms: int) -> str:
     status = str(step["status"])
     attempt = f", attempt {step['attempt_count']}" if step["attempt_count"] > 1 else ""
     if status == "running":
-        return f"running {span(step['started_at_ms'], now_ms)}{attempt}"
+        stopping = ", being stopped" if step.get("stopping") else ""
+        return f"running {span(step['started_at_ms'], now_ms)}{attempt}{stopping}"
+    if status == "pending" and step.get("needs"):
+        return f"waits for {', '.join(step['needs'])}"
+    if status == "ready":
+        return "waits for a free slot"
     if status == "retry_wait":
         return f"{step['result_code']}, again in {span(now_ms, step['due_at_ms'])}"
     if step["finished_at_ms"] is None:
@@ -180,6 +185,9 @@ class Watch:
         self.run_id = run_id
         self.view = view
         self.run: Row = {}
+        self.needs: dict[str, list[str]] = {}
+        for pair in store.read("step_need", order="step_key, need_key", run_id=run_id):
+            self.needs.setdefault(pair["step_key"], []).append(pair["need_key"])
 
     def look(self, now_ms: int) -> Row:
         """The run as it is now; the view is told when something changed."""
@@ -187,8 +195,17 @@ class Watch:
         changed = run["version"] != self.run.get("version")
         self.run = run
         if changed:
-            steps = self.store.read("step_state", order="step_key", run_id=self.run_id)
-            self.view.changed(run, steps, now_ms)
+            self.view.changed(run, self.steps(), now_ms)
         else:
             self.view.tick(now_ms)
         return run
+
+    def steps(self) -> list[Row]:
+        """The steps as they are now, with what each of them still waits for."""
+        steps = self.store.read("step_state", order="step_key", run_id=self.run_id)
+        status = {step["step_key"]: step["status"] for step in steps}
+        for step in steps:
+            needs = self.needs.get(step["step_key"], [])
+            step["needs"] = [need for need in needs if status[need] != "succeeded"]
+            step["stopping"] = self.run["cancel_requested_at_ms"] is not None
+        return steps

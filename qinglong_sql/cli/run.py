@@ -1,10 +1,6 @@
 """`run`: publish, start, drive and wait, in one process."""
 
 import itertools
-import os
-import signal
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +8,7 @@ import click
 
 from qinglong_sql.canonical import digest
 from qinglong_sql.cli.exits import OF_STATUS, Exit, leave, reported, told_as
-from qinglong_sql.cli.looking import step_table, waits
+from qinglong_sql.cli.looking import step_table
 from qinglong_sql.cli.options import (
     opened,
     package_file,
@@ -22,27 +18,22 @@ from qinglong_sql.cli.options import (
     with_json,
 )
 from qinglong_sql.cli.package import choose_target, publish_package
-from qinglong_sql.cli.progress import View, Watch, view_for
+from qinglong_sql.cli.progress import View, view_for
 from qinglong_sql.cli.runs import (
-    request_cancel,
     run_input,
     start_run,
     with_input,
     with_input_file,
 )
-from qinglong_sql.cli.words import Row, coloured, hush, print_json, say, span
-from qinglong_sql.drive import drain, drive
+from qinglong_sql.cli.session import Session
+from qinglong_sql.cli.words import Row, coloured, complain, hush, print_json, say, span
 from qinglong_sql.execution import GRACE_MS
 from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS
 from qinglong_sql.package import Package, load_package
-from qinglong_sql.scheduler import StageFailed
 from qinglong_sql.store import Store
 from qinglong_sql.worker import Worker
 
-IDLE_MS = 250
-KILL_WITHIN_MS = 5_000
 GRACE_MAX_MS = 5 * 60 * 1000
-TELL_AGAIN_MS = 10_000
 
 
 @click.command()
@@ -109,13 +100,8 @@ def run(
             ended = session.to_the_end()
         finally:
             view.close()
-        try:
-            if as_json:
-                print_json(summary(store, ended))
-            elif not quiet:
-                told(store, ended, same_dsn(dsn))
-        except OSError:  # nobody reads any more; the run has ended all the same
-            hush()
+        if as_json or not quiet:
+            show_end(store, ended, as_json, same_dsn(dsn))
     leave(Exit.KILLED if session.killed else OF_STATUS[ended["status"]])
 
 
@@ -133,7 +119,7 @@ def admit(
     )
     same = store.read(
         "run_state",
-        order="admitted_at_ms desc",
+        order="admitted_at_ms desc, run_id",
         limit=1,
         target_id=found[0]["target_id"],
         input_digest=digest(text),
@@ -160,109 +146,30 @@ def own_worker(store: Store, folder: Path, **options: Any) -> Worker:
     raise AssertionError("unreachable")
 
 
-class Session:
-    """Drives one run until it has ended, and listens to interrupts meanwhile."""
-
-    def __init__(self, store: Store, worker: Worker, run_id: str, view: View) -> None:
-        self.store = store
-        self.worker = worker
-        self.run_id = run_id
-        self.view = view
-        self.watch = Watch(store, run_id, view)
-        self.interrupts = 0
-        self.asked = False
-        self.killed = False
-        self.told, self.told_ms = "", 0
-        self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def to_the_end(self) -> Row:
-        """Drive; returns the run as it is then, terminal unless a second interrupt came."""
-        before = {
-            number: signal.signal(number, self.interrupted)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
+def show_end(store: Store, run: Row, as_json: bool, more: str) -> None:
+    """Show the end. The exit code is the run's, whatever happens to the words."""
+    for last in (False, True):
         try:
-            drive(
-                self.store,
-                self.worker,
-                self.ended,
-                idle_ms=IDLE_MS,
-                on_error=self.failed,
-                wake=self.wake_read,
-            )
-            self.let_go()
-        finally:
-            for number, action in before.items():
-                signal.signal(number, action)
-            with suppress(Exception):  # an ended session is a courtesy; its lease ends anyway
-                self.worker.close()
-            os.close(self.wake_read)
-            os.close(self.wake_write)
-        return self.watch.run
-
-    def interrupted(self, number: int, frame: object) -> None:
-        """A signal: only count it, and end the wait; the loop does the rest."""
-        self.interrupts += 1
-        os.write(self.wake_write, b".")
-
-    def ended(self) -> bool:
-        """Whether to stop driving."""
-        if self.interrupts and not self.asked:
-            self.asked = True
-            self.cancel()
-        run = self.watch.look(now_ms())
-        return self.interrupts > 1 or run["status"] != "running"
-
-    def cancel(self) -> None:
-        request_cancel(self.store, self.run_id)
-        self.worker.renew_soon()
-        held = [row for row in waits(self.store, self.run_id) if row["waits_for"] == "report"]
-        names = ", ".join(row["step_key"] for row in held)
-        words = f"cancelling; waiting for: {names}" if names else "cancelling"
-        self.view.note(f"{words} (again: kill at once)")
-
-    def failed(self, error: Exception) -> None:
-        cause = error.__cause__ if isinstance(error, StageFailed) else error
-        found = told_as(cause or error)
-        words = found[1] if found else f"{type(cause).__name__}: {cause}"
-        if words != self.told or now_ms() - self.told_ms >= TELL_AGAIN_MS:
-            self.told, self.told_ms = words, now_ms()
-            self.view.note(f"trying again: {words}")
-
-    def let_go(self) -> None:
-        """Kill what is left after a second interrupt; wait for executions of other runs."""
-        if self.watch.run["status"] == "running":
-            self.killed = True
-            self.view.note("killing what runs")
-            self.worker.stop("interrupt", grace_ms=0)
-            drain(self.store, self.worker, within_ms=KILL_WITHIN_MS, idle_ms=IDLE_MS)
-            if self.watch.look(now_ms())["status"] == "running":
-                self.view.note("the run is still open: the same command goes on with it")
-        elif self.worker.busy():
-            self.view.note(f"waiting for {self.worker.busy()} executions of other runs")
-            drain(
-                self.store,
-                self.worker,
-                idle_ms=IDLE_MS,
-                wake=self.wake_read,
-                within_ms=24 * 3600 * 1000,
-            )
+            steps = store.read("step_state", order="step_key", run_id=run["run_id"])
+            attempts = store.read("attempt_state", order="number", run_id=run["run_id"])
+            if as_json:
+                print_json({**run, "steps": steps})
+            else:
+                told(run, steps, attempts, more)
+        except OSError:  # nobody reads any more
+            hush()
+        except Exception as error:  # a lost connection comes back with the next call
+            found = told_as(error)
+            if found is None:
+                raise
+            if last:
+                complain(found[1])
+            continue
+        return
 
 
-def now_ms() -> int:
-    return int(time.time() * 1000)
-
-
-def summary(store: Store, run: Row) -> dict[str, Any]:
-    """The run with its steps, for `--json`."""
-    steps = store.read("step_state", order="step_key", run_id=run["run_id"])
-    return {**run, "steps": steps}
-
-
-def told(store: Store, run: Row, more: str) -> None:
+def told(run: Row, steps: list[Row], attempts: list[Row], more: str) -> None:
     """The end for people: steps, and where to look further when it went wrong."""
-    steps = store.read("step_state", order="step_key", run_id=run["run_id"])
-    attempts = store.read("attempt_state", order="number", run_id=run["run_id"])
     say(step_table(steps, attempts))
     took = span(run["admitted_at_ms"], run["finished_at_ms"])
     say(f"{coloured(run['status'])} after {took}, run {run['run_id']}")
