@@ -225,8 +225,8 @@ declare
   v_generation text := p_generation::text;
 begin
   insert into ql.task_revision (
-    task_id, package_key, generation, task_key, digest, spec, timeout_ms, retry_attempts, backoff_ms,
-    max_backoff_ms, retry_failed, retry_timed_out, idempotent, on_lost, queue
+    task_id, package_key, generation, task_key, digest, spec, timeout_ms, retry_attempts,
+    backoff_ms, max_backoff_ms, retry_failed, retry_timed_out, idempotent, on_lost, queue
   )
   select
     ql.derived_id('ta', p_package_key, v_generation, t.key),
@@ -2294,7 +2294,10 @@ declare
   v_constraint text;
 begin
   perform ql.assert_read_committed();
-  if p_package_key is null or p_base_dir is null or not coalesce(ql.is_object(p_manifest), false) then
+  if p_package_key is null
+    or p_base_dir is null
+    or not coalesce(ql.is_object(p_manifest), false)
+  then
     raise exception 'a package has a key, a manifest (a JSON object) and a folder'
       using errcode = 'QL400';
   end if;

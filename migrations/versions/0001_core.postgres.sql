@@ -929,10 +929,10 @@ from (
   where r.version = 0 and r.kind = 'task'
 ) as e;
 
--- from sql/decision/frontier.sql sha256 108c7bcf58d46283c48e9e72c4776e810d09d33303f0a68e2e5a63f7b5a26b61
+-- from sql/decision/frontier.sql sha256 dd4c95a15b531123420b959b1ea9a1b4e870203a1f874a9b475c12ab3b641601
 -- FRONTIER — which pending steps open, which can never run, and when a run ends (DOMAIN §3.3).
 -- All needs must succeed. A step with any ancestor that ended otherwise is skipped in the same
--- pass, because every ancestor is stored: a join, no walk. Cancellation has the runs with an intent.
+-- pass, because every ancestor is stored: a join, no walk. Runs with an intent are cancellation's.
 
 create view frontier_ready as
 select
@@ -3013,7 +3013,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/publication_manifest.sql sha256 17a6dd70bf432cd65bdd14ba1cde88e39629eea44c73184259e4cc5daba758f8
+-- from sql/postgres/publication_manifest.sql sha256 bddd4605c323f4bc7b763bfc5afaf737fac0180e430e760800d08f2cf41cea41
 -- MANIFEST — the parts of publication: a model becomes revisions, a graph, triggers.
 
 -- HELPER   check_manifest — what no table catches: references, sizes
@@ -3079,8 +3079,8 @@ declare
   v_generation text := p_generation::text;
 begin
   insert into ql.task_revision (
-    task_id, package_key, generation, task_key, digest, spec, timeout_ms, retry_attempts, backoff_ms,
-    max_backoff_ms, retry_failed, retry_timed_out, idempotent, on_lost, queue
+    task_id, package_key, generation, task_key, digest, spec, timeout_ms, retry_attempts,
+    backoff_ms, max_backoff_ms, retry_failed, retry_timed_out, idempotent, on_lost, queue
   )
   select
     ql.derived_id('ta', p_package_key, v_generation, t.key),
@@ -3250,7 +3250,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/publication.sql sha256 6a500b6daddbff2b43685699b2d1c3a0b76aae9eac0fe99eaa59ad7f98e30b3c
+-- from sql/postgres/publication.sql sha256 8a69bff8c09733d94198d6da3016683ce880c294bbd9a5398331fc700401533a
 -- PUBLICATION — a manifest becomes a generation (DESIGN §5). The same content is a replay; an older
 -- content again is a new number. Runs keep the generation that they were started with.
 
@@ -3287,7 +3287,10 @@ declare
   v_constraint text;
 begin
   perform ql.assert_read_committed();
-  if p_package_key is null or p_base_dir is null or not coalesce(ql.is_object(p_manifest), false) then
+  if p_package_key is null
+    or p_base_dir is null
+    or not coalesce(ql.is_object(p_manifest), false)
+  then
     raise exception 'a package has a key, a manifest (a JSON object) and a folder'
       using errcode = 'QL400';
   end if;
@@ -3698,8 +3701,8 @@ begin
 end;
 $$;
 
--- from sql/postgres/agenda.sql sha256 e12e024e451122e292912627d8b8ef726cb244358e9b542e7042c55dbbcb2eb2
--- AGENDA — what is due, for which run, when (DESIGN §5). Rows are written under the run's lock only.
+-- from sql/postgres/agenda.sql sha256 3b540ed09c6e92439dc2282a94fdc007033de6c886ff22564b8b0117a763fe86
+-- AGENDA — what is due, for which run, when (DESIGN §5). Rows are written under the run's lock.
 -- Pages take runs, never agenda rows; the sweep puts back what is missing; faults move a row away.
 
 -- HELPER   pick_runs — lock the first due runs of a stage that nobody holds, in key order
@@ -3973,7 +3976,8 @@ begin
 end;
 $$;
 
--- STEP     record_fault — a candidate raised: keep the error, try again later (1 s, doubling to 5 min)
+-- STEP     record_fault — a candidate raised: keep the error, try again later (1 s, then twice as
+--          long each time, up to 5 min)
 -- LOCKS    2 run (skip locked)
 -- READS    run_fault
 -- WRITES   run_fault, agenda
@@ -4328,9 +4332,10 @@ begin
 end;
 $$;
 
--- from sql/postgres/authority.sql sha256 04dd286cfaf730e4e90129ccedafe25d003e8ea97b4bc46e7dbb58286660fff2
+-- from sql/postgres/authority.sql sha256 393ad9ca0bfb97b0f202e83c026601e33b6c3bfd0bef5fcabc8c9292bb749c8c
 -- AUTHORITY — what all batches of workers share: expand, lock in order, keep what was said.
--- The order is the one of DESIGN §6; start, running, report and attest go through it, nothing else does.
+-- The order is the one of DESIGN §6; start, running, report and attest go through it, and nothing
+-- else does.
 
 create type ql.command as (
   position bigint,
@@ -5048,9 +5053,9 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch_start.sql sha256 60871e2897fc8f9abf5490e155eaf083b9a2b60e175ba23dcbf8edaed7e87888
--- DISPATCH, START — what the holder of a lease does with it: read the input, cross the start barrier,
--- say that the execution runs, renew (DOMAIN §3.5, DESIGN §5, §6).
+-- from sql/postgres/dispatch_start.sql sha256 e99c8ddd0dec394dc025878c1d8020c771d0c50a089cc553ab56072f898f3c36
+-- DISPATCH, START — what the holder of a lease does with it: read the input, cross the start
+-- barrier, say that the execution runs, renew (DOMAIN §3.5, DESIGN §5, §6).
 
 -- STEP     attempt_input — the run's input and what the attempt's direct needs gave
 -- LOCKS    none
@@ -5289,11 +5294,12 @@ begin
 end;
 $$;
 
--- from sql/postgres/completion.sql sha256 1ee7cdfd55b05edd3b1a6643aeb39cd1c74e4019f638d71d00c5959ce5daf54d
+-- from sql/postgres/completion.sql sha256 0cbc1c0267ca65e4798e2bd9af079636e720012c4a0a9e4c0a6c61f2f1b984dc
 -- COMPLETION — how executions ended, as workers say it (DOMAIN §3.5, DESIGN §9).
 -- The lease row is the authority: a report may come after its expiry while the fence stands.
 
--- HELPER   keep_refused — what the former holder of a fence said too late changes nothing, but is kept
+-- HELPER   keep_refused — what the former holder of a fence said too late: it changes nothing, but
+--          is kept
 -- LOCKS    none (the caller holds 1 and 2)
 -- READS    attempt_offer (a stranger's report is not kept), refused_report
 -- WRITES   refused_report (at most 8 an attempt, each content once)
@@ -5760,7 +5766,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/cancellation.sql sha256 cf5199de48096894bf221e7d16107c6fcb3de2a4132787fef80f4f6b2fe9dcef
+-- from sql/postgres/cancellation.sql sha256 26e9c1dd6c1ec0241670a7a4ac612615ff752cdbd064dbbf5f1e671ac9fba364
 -- CANCELLATION — an intent first, convergence after it (DOMAIN §3.9, DESIGN §5).
 -- The first intent wins. Two roads: task runs that never started settle by a set-based page, all
 -- other runs one a transaction, by attempt authority. What is held elsewhere is passed over.
@@ -5852,7 +5858,8 @@ begin
 end;
 $$;
 
--- HELPER   expire_runs — the intent `timeout` for runs past their deadline that the caller has locked
+-- HELPER   expire_runs — the intent `timeout` for runs past their deadline; the caller has locked
+--          them
 -- LOCKS    none (the caller holds 2)
 -- READS    run, intent_effect
 -- WRITES   as intend; then agenda, run_fault
@@ -5978,8 +5985,8 @@ begin
 end;
 $$;
 
--- STEP     converge_cancellation — end what nobody holds in one run with an intent, and the run itself
---          once nothing stands in the way
+-- STEP     converge_cancellation — end what nobody holds in one run with an intent, and the run
+--          itself once nothing stands in the way
 -- LOCKS    1 attempt advisory (try) · 2 run (skip locked) · 3 task_attempt · 4 attempt_lease ·
 --          5 step_run
 -- READS    cancellation_effect, cancellation_blocked (only after every lock is held)

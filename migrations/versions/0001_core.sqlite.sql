@@ -946,10 +946,10 @@ from (
   where r.version = 0 and r.kind = 'task'
 ) as e;
 
--- from sql/decision/frontier.sql sha256 108c7bcf58d46283c48e9e72c4776e810d09d33303f0a68e2e5a63f7b5a26b61
+-- from sql/decision/frontier.sql sha256 dd4c95a15b531123420b959b1ea9a1b4e870203a1f874a9b475c12ab3b641601
 -- FRONTIER — which pending steps open, which can never run, and when a run ends (DOMAIN §3.3).
 -- All needs must succeed. A step with any ancestor that ended otherwise is skipped in the same
--- pass, because every ancestor is stored: a join, no walk. Cancellation has the runs with an intent.
+-- pass, because every ancestor is stored: a join, no walk. Runs with an intent are cancellation's.
 
 create view frontier_ready as
 select

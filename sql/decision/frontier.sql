@@ -1,6 +1,6 @@
 -- FRONTIER — which pending steps open, which can never run, and when a run ends (DOMAIN §3.3).
 -- All needs must succeed. A step with any ancestor that ended otherwise is skipped in the same
--- pass, because every ancestor is stored: a join, no walk. Cancellation has the runs with an intent.
+-- pass, because every ancestor is stored: a join, no walk. Runs with an intent are cancellation's.
 
 create view frontier_ready as
 select

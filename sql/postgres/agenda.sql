@@ -1,4 +1,4 @@
--- AGENDA — what is due, for which run, when (DESIGN §5). Rows are written under the run's lock only.
+-- AGENDA — what is due, for which run, when (DESIGN §5). Rows are written under the run's lock.
 -- Pages take runs, never agenda rows; the sweep puts back what is missing; faults move a row away.
 
 -- HELPER   pick_runs — lock the first due runs of a stage that nobody holds, in key order
@@ -272,7 +272,8 @@ begin
 end;
 $$;
 
--- STEP     record_fault — a candidate raised: keep the error, try again later (1 s, doubling to 5 min)
+-- STEP     record_fault — a candidate raised: keep the error, try again later (1 s, then twice as
+--          long each time, up to 5 min)
 -- LOCKS    2 run (skip locked)
 -- READS    run_fault
 -- WRITES   run_fault, agenda

@@ -1,5 +1,6 @@
 -- AUTHORITY — what all batches of workers share: expand, lock in order, keep what was said.
--- The order is the one of DESIGN §6; start, running, report and attest go through it, nothing else does.
+-- The order is the one of DESIGN §6; start, running, report and attest go through it, and nothing
+-- else does.
 
 create type ql.command as (
   position bigint,

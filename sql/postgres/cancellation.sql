@@ -89,7 +89,8 @@ begin
 end;
 $$;
 
--- HELPER   expire_runs — the intent `timeout` for runs past their deadline that the caller has locked
+-- HELPER   expire_runs — the intent `timeout` for runs past their deadline; the caller has locked
+--          them
 -- LOCKS    none (the caller holds 2)
 -- READS    run, intent_effect
 -- WRITES   as intend; then agenda, run_fault
@@ -215,8 +216,8 @@ begin
 end;
 $$;
 
--- STEP     converge_cancellation — end what nobody holds in one run with an intent, and the run itself
---          once nothing stands in the way
+-- STEP     converge_cancellation — end what nobody holds in one run with an intent, and the run
+--          itself once nothing stands in the way
 -- LOCKS    1 attempt advisory (try) · 2 run (skip locked) · 3 task_attempt · 4 attempt_lease ·
 --          5 step_run
 -- READS    cancellation_effect, cancellation_blocked (only after every lock is held)

@@ -1,7 +1,8 @@
 -- COMPLETION — how executions ended, as workers say it (DOMAIN §3.5, DESIGN §9).
 -- The lease row is the authority: a report may come after its expiry while the fence stands.
 
--- HELPER   keep_refused — what the former holder of a fence said too late changes nothing, but is kept
+-- HELPER   keep_refused — what the former holder of a fence said too late: it changes nothing, but
+--          is kept
 -- LOCKS    none (the caller holds 1 and 2)
 -- READS    attempt_offer (a stranger's report is not kept), refused_report
 -- WRITES   refused_report (at most 8 an attempt, each content once)

@@ -1,5 +1,5 @@
--- DISPATCH, START — what the holder of a lease does with it: read the input, cross the start barrier,
--- say that the execution runs, renew (DOMAIN §3.5, DESIGN §5, §6).
+-- DISPATCH, START — what the holder of a lease does with it: read the input, cross the start
+-- barrier, say that the execution runs, renew (DOMAIN §3.5, DESIGN §5, §6).
 
 -- STEP     attempt_input — the run's input and what the attempt's direct needs gave
 -- LOCKS    none

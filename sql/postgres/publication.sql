@@ -34,7 +34,10 @@ declare
   v_constraint text;
 begin
   perform ql.assert_read_committed();
-  if p_package_key is null or p_base_dir is null or not coalesce(ql.is_object(p_manifest), false) then
+  if p_package_key is null
+    or p_base_dir is null
+    or not coalesce(ql.is_object(p_manifest), false)
+  then
     raise exception 'a package has a key, a manifest (a JSON object) and a folder'
       using errcode = 'QL400';
   end if;

@@ -63,8 +63,8 @@ declare
   v_generation text := p_generation::text;
 begin
   insert into ql.task_revision (
-    task_id, package_key, generation, task_key, digest, spec, timeout_ms, retry_attempts, backoff_ms,
-    max_backoff_ms, retry_failed, retry_timed_out, idempotent, on_lost, queue
+    task_id, package_key, generation, task_key, digest, spec, timeout_ms, retry_attempts,
+    backoff_ms, max_backoff_ms, retry_failed, retry_timed_out, idempotent, on_lost, queue
   )
   select
     ql.derived_id('ta', p_package_key, v_generation, t.key),

@@ -44,8 +44,8 @@ grant ql_authority, ql_retention to ql_migrator with inherit true, set true;
 grant ql_authority, ql_retention to ql_migrator;
 \endif
 
--- In this database: room for the schemas, and an end for what a client left hanging. Steps are short;
--- migrations set their own limits.
+-- In this database: room for the schemas, and an end for what a client left hanging. Steps are
+-- short; migrations set their own limits.
 select format('grant connect, create on database %I to ql_migrator', current_database())
 union all
 select format('alter database %I set %s = %L', current_database(), t.name, t.value)

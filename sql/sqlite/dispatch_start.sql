@@ -33,8 +33,9 @@ where l.attempt_id = :p_attempt_id
 -- READS    dispatch_effect
 -- WRITES   attempt_report; through apply_effects
 -- RETURNS  applied, with deadline and lease end | blocked (QL400, QL404, QL410)
--- REPLAY   exact while the lease is held: the report of this fence is found; another identity for it
---          is QL410, and so is all after the lease: nobody goes on an answer that is no longer true
+-- REPLAY   exact while the lease is held: the report of this fence is found; another identity for
+--          it is QL410, and so is all after the lease: nobody goes on an answer that is no longer
+--          true
 -- Under an intent the lease goes back in the same transaction, since nothing has started.
 -- CALL     read_commands
 

@@ -85,7 +85,8 @@ where d.distance = :turn
   );
 
 -- HELPER   check_manifest — what no table catches: references, sizes. Lists are compared with
---          `not in`, which SQLite builds once; a join of json_each would read the text for each need
+--          `not in`, which SQLite builds once; a join of json_each would read the text for each
+--          need
 -- RAISES   QL400
 insert into temp.refusal (code, message)
 select
