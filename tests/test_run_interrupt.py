@@ -121,8 +121,9 @@ def test_an_interrupt_cancels_and_waits_until_all_are_gone(
             asked = True
             said = shell("explain", run_id, "--json")
             told = {row["step_key"]: row for row in json.loads(said.stdout)}
-            assert "stubborn" in told and "after" not in told
+            assert told["stubborn"]["waits_for"] == "report"
             assert "stops it and reports" in told["stubborn"]["resolved_by"]
+            assert "after" not in told or told["after"]["waits_for"] == "intent"
         time.sleep(0.005)
     assert ended(process) == 3
     assert asked and named == set(STEPS)
