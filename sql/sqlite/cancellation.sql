@@ -66,7 +66,7 @@ where e.run_id = :p_run_id;
 -- STEP     deadline_run — a workflow's time is up: an intent with reason `timeout`
 -- LOCKS    the database (begin immediate, by the caller)
 -- READS    intent_effect
--- WRITES   cancel_intent; through apply_effects; agenda
+-- WRITES   cancel_intent; through apply_effects; agenda, run_fault
 -- RETURNS  applied | settled
 -- RAISES   QL404, QL409
 -- REPLAY   exact
@@ -128,7 +128,7 @@ where e.run_id = :each_run_id;
 -- STEP     converge_cancellation — end what nobody holds in one cancelled run
 -- LOCKS    the database (begin immediate, by the caller)
 -- READS    cancellation_effect, cancellation_blocked
--- WRITES   through apply_effects; agenda
+-- WRITES   through apply_effects; agenda, run_fault
 -- RETURNS  settled | blocked | applied
 -- RAISES   QL404, QL409
 -- REPLAY   exact: a second call finds no effects
@@ -217,7 +217,7 @@ order by c.due_at_ms, c.run_id;
 -- STEP     settle_task_cancellations — the set-based road: task runs that never started
 -- LOCKS    the database (begin immediate, by the caller)
 -- READS    cancellation_effect
--- WRITES   through apply_effects
+-- WRITES   through apply_effects; agenda, run_fault
 -- RETURNS  settled
 -- RAISES   QL400, QL409
 -- REPLAY   exact: a settled run is on no agenda

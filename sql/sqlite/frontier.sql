@@ -3,7 +3,7 @@
 -- STEP     advance_frontier — one run
 -- LOCKS    the database (begin immediate, by the caller)
 -- READS    frontier_effect
--- WRITES   through apply_effects; agenda
+-- WRITES   through apply_effects; agenda, run_fault
 -- RETURNS  applied | settled
 -- RAISES   QL404, QL409
 -- REPLAY   exact: a second call finds no effects

@@ -4,7 +4,7 @@
 -- STEP     recover_run — write down the evidence that the clock gives, then act on it
 -- LOCKS    the database (begin immediate, by the caller)
 -- READS    recovery_due, recovery_effect
--- WRITES   attestation; through apply_effects; agenda
+-- WRITES   attestation; through apply_effects; agenda, run_fault
 -- RETURNS  applied | settled
 -- RAISES   QL404, QL409
 -- REPLAY   exact: an attempt is attested once
@@ -138,7 +138,7 @@ from (
 -- STEP     retry_run — back-offs that are over open a new epoch
 -- LOCKS    the database (begin immediate, by the caller)
 -- READS    retry_effect
--- WRITES   through apply_effects; agenda
+-- WRITES   through apply_effects; agenda, run_fault
 -- RETURNS  applied | settled
 -- RAISES   QL404, QL409
 -- REPLAY   exact: a second call finds no effects

@@ -4,7 +4,7 @@
 -- STEP     admit_tasks — one run
 -- LOCKS    the database (begin immediate, by the caller)
 -- READS    task_admission_effect
--- WRITES   through apply_effects; agenda
+-- WRITES   through apply_effects; agenda, run_fault
 -- RETURNS  applied | settled
 -- RAISES   QL404, QL409
 -- REPLAY   exact: a second call finds no effects
