@@ -132,6 +132,7 @@ def looks(request: pytest.FixtureRequest, server_of: conftest.ServerOf) -> Looks
         found = {"small": measured(site, "s")}
         grow(site, done)
         found["grown"] = measured(site, "g")
+        put_far(site)
         site.watched.execute("analyze")
         found["analysed"] = measured(site, "a")
         found["idle"] = idle(site)
@@ -228,14 +229,19 @@ def grow(site: Site, done: str) -> None:
         new = {name: f"replace(t.{name}, '{done}', c.run_id)" for name in IDS}
         for table, which in COPIED.items():
             copy(connection, table, new, "clone as c", f"t.run_id = '{done}' and {which}")
-        connection.execute(  # as if so many runs waited for something far away
-            "insert into ql.agenda (run_id, stage, due_at_ms)"
-            f" select run_id, 'deadline', {FAR_MS} from clone limit {WAITING}"
-        )
         for table in DEFINED:
             copy(connection, table, OLD, f"generate_series(1, {GENERATIONS}) as c (g)", "true")
         count = connection.execute("select count(*) from ql.run where status <> 'running'")
         assert count.fetchone()[0] >= RUNS
+
+
+def put_far(site: Site) -> None:
+    """An agenda as long as if many runs waited for something that is not due for years."""
+    with psycopg.connect(site.dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into ql.agenda (run_id, stage, due_at_ms)"
+            f" select r.run_id, 'deadline', {FAR_MS} from ql.run as r limit {WAITING}"
+        )
 
 
 def copy(connection: psycopg.Connection[Any], table: str, new: dict[str, str], clones: str,
