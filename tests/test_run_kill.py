@@ -29,6 +29,18 @@ IDEMPOTENT = 6  # every sixth step may run twice
 LONGEST_S = 1.6  # between a start and its kill
 ARGUMENTS = ("run", "flow.yaml", "--lease-ms", "5000", "--slots", "6", "--input", "who=you")
 
+FLOW_OF_ONE = """\
+package: alone
+workflows:
+  flow:
+    steps:
+      a: {run: ./alone.sh}
+"""
+ALONE = """\
+#!/bin/sh
+case $(cat "$QL_INPUT") in *one*) touch one.begun;; *two*) touch two.begun;; esac
+sleep 4
+"""
 STEP = """\
 #!/bin/sh
 echo "$QL_RUN_ID $QL_STEP $QL_ATTEMPT begin" >> witness
@@ -220,6 +232,39 @@ def test_what_was_lost_fails_its_run_when_everything_is_killed(
     print(f"sqlite, everything killed {kills} times, {lived} live: exits {codes}, {told}")
     assert lived > 0
     assert set(codes) <= {0, 1}
+    store.close()
+
+
+def test_of_two_killed_runs_each_finds_its_own_executions(sqlite_dsn: str, tmp_path: Path) -> None:
+    """The second one works in the second folder; started again alone, it looks there first."""
+    shell = Shell(tmp_path, sqlite_dsn)
+    shell.write("flow.yaml", FLOW_OF_ONE)
+    shell.write("alone.sh", ALONE, mode=0o755)
+    words = {
+        name: ("run", "flow.yaml", "--lease-ms", "5000", "--input", f"name={name}")
+        for name in ("one", "two")
+    }
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for name in words:
+            process = shell.begin(*words[name], output=tmp_path / f"{name}.out")
+            until((tmp_path / f"{name}.begun").exists, process, f"{name} runs")
+            processes.append(process)
+        for process in processes:
+            process.kill()
+            process.wait()
+        again = []
+        for name in ("two", "one"):
+            output = tmp_path / f"{name}.again"
+            again.append(shell.begin(*words[name], output=output))
+            until(lambda: size(output), again[-1], f"{name} goes on")  # noqa: B023
+        assert [ended(process) for process in again] == [0, 0]
+        shell.nothing_is_left()
+    finally:
+        kill_all_of(tmp_path)
+    store = open_store(sqlite_dsn)
+    for row in store.read("attempt_state"):
+        assert (row["number"], row["status"]) == (1, "succeeded")
     store.close()
 
 

@@ -1,6 +1,7 @@
 """`run`: publish, start, drive and wait, in one process."""
 
 import itertools
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from qinglong_sql.cli.runs import (
 )
 from qinglong_sql.cli.session import Session
 from qinglong_sql.cli.words import Row, coloured, complain, hush, print_json, say, span
+from qinglong_sql.evidence import RecordBroken, read_journal
 from qinglong_sql.execution import GRACE_MS
 from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS
 from qinglong_sql.package import Package, load_package
@@ -133,17 +135,29 @@ def admit(
     return row
 
 
-def own_worker(store: Store, folder: Path, **options: Any) -> Worker:
-    """A worker in the first numbered folder that no other process works in.
+def own_worker(store: Store, folder: Path, *, run_id: str, **options: Any) -> Worker:
+    """A worker in a numbered folder that no other process works in.
 
-    The lowest number is taken first, so that a `run` that is started again finds its executions.
+    Folders that hold executions of this run come first: only their worker can take them over, and
+    without one their leases would end. Else the lowest number, so that there are few.
     """
-    for number in itertools.count():
-        worker = Worker(store, folder / str(number), **options)
+    for number in itertools.chain(numbers_of(folder, run_id), itertools.count()):
+        worker = Worker(store, folder / str(number), run_id=run_id, **options)
         if worker.own():
             return worker
         worker.close()
     raise AssertionError("unreachable")
+
+
+def numbers_of(folder: Path, run_id: str) -> list[int]:
+    """The folders in which executions of a run were journaled, by number."""
+    found = set()
+    for journal in folder.glob("[0-9]*/exec/*/journal.json"):
+        with suppress(OSError, RecordBroken):  # one that goes meanwhile, or is broken
+            record = read_journal(journal.parent)
+            if record is not None and record.get("run_id") == run_id:
+                found.add(int(journal.parts[-4]))
+    return sorted(found)
 
 
 def show_end(store: Store, run: Row, as_json: bool, more: str) -> None:
