@@ -3429,7 +3429,7 @@ ALTER FUNCTION ql_worker.end_session(p_worker_id text, p_session_id text) OWNER 
 -- Name: lease_attempts(text, text, text, text, bigint, text); Type: FUNCTION; Schema: ql_worker; Owner: ql_authority
 --
 
-CREATE FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint, p_run_id text) RETURNS TABLE(attempt_id text, run_id text, step_key text, number bigint, offer_id text, fence bigint, expires_at_ms bigint, lease_ms bigint, timeout_ms bigint, package_key text, base_dir text, spec text, task_key text)
+CREATE FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint, p_run_id text) RETURNS TABLE(attempt_id text, run_id text, step_key text, number bigint, offer_id text, fence bigint, expires_at_ms bigint, lease_ms bigint, timeout_ms bigint, package_key text, base_dir text, spec text, task_key text, try_number bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off'
@@ -3487,11 +3487,13 @@ begin
   return query
   select
     a.attempt_id, a.run_id, a.step_key, a.number, l.offer_id, l.fence,
-    l.expires_at_ms, p_lease_ms, t.timeout_ms, t.package_key, p.base_dir, t.spec, t.task_key
+    l.expires_at_ms, p_lease_ms, t.timeout_ms, t.package_key, p.base_dir, t.spec, t.task_key,
+    s.attempt_count + case s.status when 'ready' then 1 else 0 end
   from jsonb_array_elements(v_offers) with ordinality as o (value, position)
   join ql.attempt_offer as m on m.offer_id = o.value ->> 'offer_id'
   join ql.attempt_lease as l on l.attempt_id = m.attempt_id
   join ql.task_attempt as a on a.attempt_id = m.attempt_id
+  join ql.step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
   join ql.task_revision as t on t.task_id = a.task_id
   join ql.package as p on p.package_key = t.package_key
   where l.status = 'leased'

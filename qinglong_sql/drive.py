@@ -3,15 +3,17 @@
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from qinglong_sql.asking import Fuse
 from qinglong_sql.cadence import next_delay
 from qinglong_sql.errors import Malformed, NotReady
 from qinglong_sql.execution import boottime_ms
-from qinglong_sql.limits import IDLE_STANDALONE_MS, LOCAL_PAUSE_MS
+from qinglong_sql.limits import IDLE_STANDALONE_MS, LOCAL_PAUSE_MS, PAGE_SIZE
 from qinglong_sql.scheduler import STANDALONE, Pages, StageFailed, Turn, local_cycle
-from qinglong_sql.store import Store
+from qinglong_sql.stage import STAGES
+from qinglong_sql.store import Call, Row, Store
 from qinglong_sql.worker import Worker
 
 GIVE_UP_MS = 60_000
@@ -41,7 +43,8 @@ def drive(
     """
     turn, delay_ms, failing_since_ms = Turn(), 0.0, None
     while not until():
-        turn, moved, error = _tick(store, worker, turn, pages, lease=lease)
+        early = lease and failing_since_ms is None
+        turn, moved, error = _tick(store, worker, turn, pages, lease=lease, early=early)
         if moved and on_change:
             on_change()
         if error is None:
@@ -84,16 +87,17 @@ def drain(
 
 
 def _tick(
-    store: Store, worker: Worker, turn: Turn, pages: Pages, *, lease: bool
+    store: Store, worker: Worker, turn: Turn, pages: Pages, *, lease: bool, early: bool
 ) -> tuple[Turn, bool, Exception | None]:
     """Report, then a cycle, then dispatch; the next turn, whether anything moved, the first error.
 
     Reports and renewals do not wait for a cycle that fails, but nothing new is leased after it.
+    With `early` what a report opens is leased with it, if the store can fuse.
     """
     first: Exception | None = None
     moved = False
     try:
-        moved = worker.settle() > 0
+        moved = worker.settle(fusion(worker.store), lease=early) > 0
     except Exception as error:
         first = error
     try:
@@ -102,11 +106,35 @@ def _tick(
         cycle, lease, first = error.cycle, False, first or error
     if cycle.stopping:
         worker.renew_soon()
+    lease = lease and (cycle.applied or not worker.offered)
     try:
         moved = worker.dispatch(lease=lease) > 0 or moved
     except Exception as error:
         first = first or error
     return cycle.next, moved or cycle.applied, first
+
+
+def fusion(store: Store) -> Fuse | None:
+    """One transaction for what a tick says, and what follows from it, where a store has that.
+
+    A run whose execution ended gets its frontier and its admissions with the report (DESIGN §6).
+    """
+    together: Callable[[list[Call]], list[list[Row]] | None] | None = getattr(store, "fuse", None)
+    if together is None:
+        return None
+
+    def fuse(
+        said: Sequence[Call], runs: Sequence[str], offered: Sequence[Call]
+    ) -> list[list[Row]] | None:
+        follows: list[Call] = [
+            (STAGES[name].run_step or "", {"p_run_id": run_id})
+            for run_id in runs[:PAGE_SIZE]  # the cycle does the rest
+            for name in ("frontier", "task_admission")
+        ]
+        answers = together([*said, *follows, *offered])
+        return answers and answers[: len(said)] + answers[len(said) + len(follows) :]
+
+    return fuse
 
 
 def _wait(worker: Worker, delay_ms: float, wake: int | None, clock: Callable[[], int]) -> None:

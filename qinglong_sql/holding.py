@@ -4,24 +4,25 @@ import json
 import os
 import secrets
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from qinglong_sql.canonical import canonical, digest
-from qinglong_sql.errors import QinglongError
 from qinglong_sql.execution import (
     Execution,
     RecordBroken,
+    adopt,
     evidence,
     read_journal,
     read_receipt,
     write_journal,
 )
-from qinglong_sql.limits import LEASE_RENEWALS, WORKER_BATCH
-from qinglong_sql.store import Store
+from qinglong_sql.limits import LEASE_RENEWALS
 from qinglong_sql.workplace import End, Gone, end_of
+
+REJOIN_MS = 2_000
 
 # leased: ours, without a launcher · waiting: a launcher waits for "go", the start is unanswered ·
 # live: "go" was said · parted: no connection to its launcher, a receipt may come · ended: to be
@@ -68,6 +69,10 @@ class Held:
     start_unsure: bool = False  # a start was sent and its answer was lost
     lost: bool = False  # the database has taken the lease away
     end: End | Gone | None = None
+
+    def renewable(self) -> bool:
+        """Whether its lease is still ours and still needed."""
+        return self.phase in ("leased", "waiting", "live") and not self.lost
 
     def command(self, **more: Any) -> dict[str, Any]:
         """The command of this attempt, with its authority."""
@@ -129,6 +134,21 @@ class Held:
         else:
             return "alive" if seen == "alive" else "none"
         return "known"
+
+    def rejoin(self, now_ms: int) -> None:
+        """Connect to a launcher that lives; one that never got its "go" is let go instead."""
+        if now_ms < self.renew_at_ms:
+            return
+        self.renew_at_ms = now_ms + REJOIN_MS  # one that hangs must not hold up every tick
+        try:
+            execution = adopt(self.folder)
+        except RecordBroken:
+            return
+        if execution and execution.child is None:
+            execution.close()
+        elif execution:
+            self.execution, self.phase, self.started = execution, "live", True
+            self.renew_at_ms = 0
 
 
 def new_offer(now_ms: int) -> Offer:
@@ -208,39 +228,3 @@ def held_of_journal(folder: Path) -> Held | None:
         )
     except KeyError as error:
         raise RecordBroken(f"{folder}/journal.json: no {error}") from error
-
-
-def command_all(
-    store: Store,
-    step: str,
-    held: Sequence[Held],
-    command: Callable[[Held], Mapping[str, Any]],
-    **params: object,
-) -> tuple[list[tuple[Held, dict[str, Any]]], Exception | None]:
-    """Send one worker command for many attempts, at most WORKER_BATCH a call.
-
-    Answers each attempt that was answered with its row, and the first error. A batch that breaks a
-    promise is sent again one by one, so that one attempt cannot hold up the others.
-    """
-    rows: dict[str, dict[str, Any]] = {}
-    first: Exception | None = None
-    batches = [held[at : at + WORKER_BATCH] for at in range(0, len(held), WORKER_BATCH)]
-    while batches:
-        batch = batches.pop(0)
-        text = canonical([command(one) for one in batch])
-        try:
-            for row in store.call(step, p_commands=text, **params):
-                rows[row["attempt_id"]] = row
-        except QinglongError as error:
-            if len(batch) > 1:
-                batches += [[one] for one in batch]
-            first = first or error
-        except Exception as error:
-            return _answered(held, rows), first or error
-    return _answered(held, rows), first
-
-
-def _answered(
-    held: Sequence[Held], rows: Mapping[str, dict[str, Any]]
-) -> list[tuple[Held, dict[str, Any]]]:
-    return [(one, rows[one.attempt_id]) for one in held if one.attempt_id in rows]

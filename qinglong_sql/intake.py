@@ -10,7 +10,7 @@ from qinglong_sql.errors import Fenced
 from qinglong_sql.execution import ForkServer, LaunchFailed, prepare, start_forkserver
 from qinglong_sql.holding import Held, Offer, held_of_lease, load_offers, new_offer, save_offers
 from qinglong_sql.limits import LEASE_MARGIN_MIN_MS
-from qinglong_sql.store import Store
+from qinglong_sql.store import Call, Row, Store
 from qinglong_sql.workplace import End, spec_of, write_input
 
 # How long after a lease's end recovery waits: at least the launcher's margin.
@@ -52,6 +52,7 @@ class Intake:
         self._session_id = ""
         self._pool: dict[str, list[Offer]] = {}  # by queue
         self._unsure: set[str] = set()  # queues whose last call was not answered
+        self._repeated = False  # whether the last call repeats one that was not
         self._saved = ""
         self._not_before_ms = 0
 
@@ -81,8 +82,8 @@ class Intake:
 
     def lease(self, free: int) -> int:
         """Lease at most `free` attempts, the queues taking turns; returns how many it got."""
-        free = min(self._offers, free)
-        if free <= 0 or self._clock() < self._not_before_ms:
+        free = self._wanted(free)
+        if not free:
             return 0
         if not self._session_id:
             self._register()
@@ -90,10 +91,42 @@ class Intake:
         for _ in self._queues:
             if got >= free:
                 break
-            queue = self._queues.pop(0)
-            self._queues.append(queue)
-            got += self._lease_from(queue, free - got)
+            step, params = self._offer(free - got)
+            try:
+                got += self.take(self._store.call(step, **params))
+            except Fenced:  # the session is over: register anew with the next tick
+                self._session_id = ""
+                raise
         return got
+
+    def offer(self, free: int) -> list[Call]:
+        """The call that leases at most `free` attempts of one queue; `take` takes its answer.
+
+        None without a session, which a lease by itself begins. Raises OSError.
+        """
+        free = self._wanted(free)
+        return [self._offer(free)] if free and self._session_id else []
+
+    def covers_all(self) -> bool:
+        """Whether one call asks every queue."""
+        return len(self._queues) == 1
+
+    def take(self, rows: Sequence[Row]) -> int:
+        """Hold what the last offer got; how many that is."""
+        queue, repeated = self._queues[-1], self._repeated
+        self._unsure.discard(queue)
+        offers = {offer.offer_id: offer for offer in self._pool[queue]}
+        for row in rows:
+            offer = offers.pop(row["offer_id"])
+            if row["attempt_id"] not in self._held:  # else an earlier worker journaled it
+                folder = self._state_dir / "exec" / offer.offer_id
+                self._held[row["attempt_id"]] = held_of_lease(row, offer, folder, self._lease_ms)
+        # Of repeated ones nobody knows which are used up.
+        self._pool[queue] = [] if repeated else list(offers.values())
+        return len(rows)
+
+    def _wanted(self, free: int) -> int:
+        return 0 if self._clock() < self._not_before_ms else max(0, min(self._offers, free))
 
     def _register(self) -> None:
         session_id = os.urandom(16).hex()
@@ -108,37 +141,26 @@ class Intake:
         )
         self._session_id = session_id
 
-    def _lease_from(self, queue: str, free: int) -> int:
-        """Offers whose answer was lost are repeated as they were; others are good until taken."""
-        now_ms, unsure = self._clock(), queue in self._unsure
-        if not unsure:
+    def _offer(self, free: int) -> Call:
+        """Ask the next queue. Offers whose answer was lost are repeated as they were; others are
+        good until taken.
+        """
+        queue = self._queues.pop(0)
+        self._queues.append(queue)
+        now_ms, self._repeated = self._clock(), queue in self._unsure
+        if not self._repeated:
             kept = [replace(one, sent_ms=now_ms) for one in self._pool.get(queue, [])[:free]]
             self._pool[queue] = kept + [new_offer(now_ms) for _ in range(free - len(kept))]
-        offers = {offer.offer_id: offer for offer in self._pool[queue]}
         self._saved = save_offers(self._state_dir, self._pool, self._saved)
         self._unsure.add(queue)
-        try:
-            rows = self._store.call(
-                "lease_attempts",
-                p_worker_id=self._worker_id,
-                p_session_id=self._session_id,
-                p_queue=queue,
-                p_offers=canonical([offer.row() for offer in offers.values()]),
-                p_lease_ms=self._lease_ms,
-                p_run_id=self._run_id,
-            )
-        except Fenced:  # the session is over: register anew with the next tick
-            self._session_id = ""
-            raise
-        self._unsure.discard(queue)
-        for row in rows:
-            offer = offers.pop(row["offer_id"])
-            if row["attempt_id"] not in self._held:  # else an earlier worker journaled it
-                folder = self._state_dir / "exec" / offer.offer_id
-                self._held[row["attempt_id"]] = held_of_lease(row, offer, folder, self._lease_ms)
-        # Of repeated ones nobody knows which are used up.
-        self._pool[queue] = [] if unsure else list(offers.values())
-        return len(rows)
+        return "lease_attempts", {
+            "p_worker_id": self._worker_id,
+            "p_session_id": self._session_id,
+            "p_queue": queue,
+            "p_offers": canonical([offer.row() for offer in self._pool[queue]]),
+            "p_lease_ms": self._lease_ms,
+            "p_run_id": self._run_id,
+        }
 
     def prepare(self, held: Held) -> bool:
         """Put a waiting launcher behind a leased attempt; False when the lease is no longer ours.

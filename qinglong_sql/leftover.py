@@ -1,4 +1,4 @@
-"""Execution folders that nobody holds: what an earlier worker left, and what is to be removed."""
+"""What leaves a worker: attempts that it no longer holds, and execution folders (DESIGN §9)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,20 +7,24 @@ from typing import Literal
 from qinglong_sql.execution import RecordBroken
 from qinglong_sql.holding import Held, held_of_journal
 from qinglong_sql.store import Store
-from qinglong_sql.workplace import remove
+from qinglong_sql.workplace import LEASE_LOST, End, keep_log, remove
 
 WAIT_MS = 5_000
+LOOK_AGAIN_MS = 2_000
 
 
 class Leftovers:
-    """Folders to remove as soon as no launcher writes there, after WAIT_MS in any case.
+    """Takes attempts out of `held`, and removes folders as soon as no launcher writes there.
 
-    `clock` gives CLOCK_BOOTTIME in milliseconds.
+    After WAIT_MS they are removed in any case. `clock` gives CLOCK_BOOTTIME in milliseconds.
     """
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(self, state_dir: Path, held: dict[str, Held], clock: Callable[[], int]) -> None:
+        self._state_dir = state_dir
+        self._held = held
         self._clock = clock
         self._until_ms: dict[Path, int] = {}
+        self._look_at_ms = 0
 
     def __len__(self) -> int:
         return len(self._until_ms)
@@ -41,25 +45,61 @@ class Leftovers:
                 remove(folder)
                 del self._until_ms[folder]
 
-    def take_over(self, state_dir: Path) -> list[Held]:
-        """What was journaled in the folders of an earlier worker. Raises OSError.
+    def take_over(self) -> None:
+        """Hold what was journaled in the folders of an earlier worker. Raises OSError.
 
         A folder without a journal was never started, since the journal comes before the start: it
         goes. A broken journal stays for people to look at, and recovery decides by the fence.
         """
-        at = state_dir / "exec"
+        at = self._state_dir / "exec"
         at.mkdir(mode=0o700, exist_ok=True)
-        found = []
         for folder in sorted(at.iterdir()):
             try:
                 held = held_of_journal(folder)
             except RecordBroken:
                 continue
             if held:
-                found.append(held)
+                self._held[held.attempt_id] = held
             else:
                 self.add(folder)
-        return found
+
+    def lose(self, held: Held) -> None:
+        """The lease is no longer ours: what has not started never will, what runs is killed."""
+        if held.phase == "live" and held.execution:
+            held.lost = True
+            held.execution.stop(LEASE_LOST, 0)
+        elif held.start_unsure:  # it may have been committed before: then its receipt counts
+            held.part()
+            held.phase = "parted"
+        else:
+            self._dismiss(held)
+
+    def finish(self, held: Held) -> None:
+        """Its end is known to the database: keep the log, let the rest go."""
+        if not (isinstance(held.end, End) and held.end.how == "not_started"):
+            keep_log(held.folder, self._state_dir, held.run_id, held.step_key, held.number)
+        self._dismiss(held)
+
+    def look_again(self, store: Store) -> None:
+        """Ask the database, now and then, about attempts whose folders prove nothing."""
+        now_ms = self._clock()
+        unproven = [held for held in self._held.values() if held.phase == "unproven"]
+        if not unproven or now_ms < self._look_at_ms:
+            return
+        for held in unproven:
+            match standing(store, held):
+                case "settled":
+                    self.finish(held)
+                case "unstarted":
+                    held.phase, held.end = "ended", End("not_started")
+        self._look_at_ms = now_ms + LOOK_AGAIN_MS
+
+    def _dismiss(self, held: Held) -> None:
+        """Let a launcher go that waits, and remove its folder when it has gone."""
+        launcher = held.execution is not None or held.lease is not None
+        held.part()
+        self.add(held.folder, launcher=launcher)
+        self._held.pop(held.attempt_id, None)
 
 
 def standing(store: Store, held: Held) -> Literal["settled", "unstarted", "open"]:

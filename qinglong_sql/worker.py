@@ -3,38 +3,28 @@
 It leases like any other worker. A launcher waits behind each start that is to be acknowledged and
 gets "go" only after the answer; a lost answer is asked for again in the next tick. One thread
 drives it: `settle` looks at executions and reports, `dispatch` leases and starts. Both send all
-that a tick has in one call a command.
+that a tick has in one call a command; what can share a transaction does, if `settle` is told how.
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from qinglong_sql.execution import GRACE_MS, RecordBroken, adopt, boottime_ms
-from qinglong_sql.holding import Held, command_all
+from qinglong_sql.asking import Asking, Command, Fuse
+from qinglong_sql.execution import GRACE_MS, boottime_ms
+from qinglong_sql.holding import Held
 from qinglong_sql.intake import Intake
-from qinglong_sql.leftover import Leftovers, standing
+from qinglong_sql.leftover import Leftovers
 from qinglong_sql.limits import (
     LEASE_MAX_MS,
     LEASE_MIN_MS,
     LEASE_MS,
-    LEASE_RENEWALS,
     STANDALONE_DISPATCH,
 )
-from qinglong_sql.store import Store
-from qinglong_sql.workplace import (
-    LEASE_LOST,
-    End,
-    Gone,
-    keep_log,
-    take_lock,
-    worker_id,
-)
+from qinglong_sql.store import Call, Row, Store
+from qinglong_sql.workplace import take_lock, worker_id
 
 LOOK_MS = 250
-FORGET_MS = 2_000
-REJOIN_MS = 2_000
 
 
 class Worker:
@@ -85,24 +75,31 @@ class Worker:
         )
         self._clock = clock
         self._lock: int | None = None
-        self._leftovers = Leftovers(clock)
+        self._leftovers = Leftovers(self.state_dir, self.held, clock)
+        self._asking = Asking(self.held, self._leftovers, lease_ms, clock)
+        self.offered = False  # the last `settle` asked every queue for work
+        self._fuse: Fuse | None = None
+        self._offering = False
         self._renew_all = False
         self._look_at_ms = 0
-        self._forget_at_ms = 0
         self._moved = 0
         self._errors: list[Exception] = []
 
-    def settle(self) -> int:
-        """Listen to executions; report, renew and forget what is due. Returns how much moved."""
-        return self._all(
-            self._listen, self._report, self._tell_running, self._renew, self._clear_away
-        )
+    def settle(self, fuse: Fuse | None = None, *, lease: bool = False) -> int:
+        """Listen to executions; report, renew and forget what is due. Returns how much moved.
+
+        With `fuse` starts, reports and, if wanted, a lease for the slots that they free share a
+        transaction with what follows from them; if it came to nothing each is sent alone.
+        """
+        self._fuse, self._offering, self.offered = fuse, lease, False
+        return self._all(self._listen, self._tell, self._renew, self._clear_away)
 
     def dispatch(self, *, lease: bool = True) -> int:
-        """Lease attempts for free slots unless told not to, and start all that can be started."""
-        if lease:
-            return self._all(self._lease, self._prepare, self._start)
-        return self._all(self._prepare, self._start)
+        """Lease attempts for free slots unless told not to, and start all that can be started.
+
+        After a `settle` that could fuse, starts wait for the next one if it will have more to say.
+        """
+        return self._all(*([self._lease] if lease else []), self._prepare, self._start)
 
     def renew_soon(self) -> None:
         """Renew all with the next `settle`: somebody may want an execution to stop."""
@@ -127,7 +124,7 @@ class Worker:
 
     def due_at_ms(self) -> int | None:
         """When `settle` has something to do by itself (CLOCK_BOOTTIME)."""
-        due = [held.renew_at_ms for held in self.held.values() if self._renewable(held)]
+        due = [held.renew_at_ms for held in self.held.values() if held.renewable()]
         if due and self._renew_all:
             due.append(0)
         if self._leftovers or any(held.phase == "parted" for held in self.held.values()):
@@ -171,139 +168,87 @@ class Worker:
             if self._lock is None:
                 return False
             self._intake.begin(worker_id(self.state_dir))
-            for held in self._leftovers.take_over(self.state_dir):
-                self.held[held.attempt_id] = held
+            self._leftovers.take_over()
         return True
 
-    def _command(
-        self, step: str, held: list[Held], command: Callable[[Held], Mapping[str, Any]], **more: Any
-    ) -> list[tuple[Held, dict[str, Any]]]:
-        """The answered ones with their rows, `contended` ones left out: they come again."""
-        answered, error = command_all(self.store, step, held, command, **more)
-        if error:
-            self._errors.append(error)
-        done = [(one, row) for one, row in answered if row["outcome"] != "contended"]
-        self._moved += sum(row["outcome"] == "applied" for _, row in done)
-        return done
+    def _send(self, *commands: Command) -> int:
+        """Send each alone; how many attempts were answered."""
+        answered = 0
+        for command in commands:
+            rows, error = command.alone(self.store)
+            answered += len(rows)
+            self._count(rows)
+            if error:
+                self._errors.append(error)
+        return answered
 
-    def _in(self, *phases: str) -> list[Held]:
-        return [held for held in self.held.values() if held.phase in phases]
-
-    def _rejoin(self, held: Held) -> None:
-        """Connect to a launcher that lives; one that never got its "go" is let go instead."""
-        now_ms = self._clock()
-        if now_ms < held.renew_at_ms:
-            return
-        held.renew_at_ms = now_ms + REJOIN_MS  # one that hangs must not hold up every tick
-        try:
-            execution = adopt(held.folder)
-        except RecordBroken:
-            return
-        if execution and execution.child is None:
-            execution.close()
-        elif execution:
-            held.execution, held.phase, held.started = execution, "live", True
-            held.renew_at_ms = 0
+    def _count(self, rows: list[Row]) -> None:
+        self._moved += sum(row["outcome"] == "applied" for row in rows)
 
     # --- settle
 
     def _listen(self) -> None:
         self._intake.reap()
-        for held in self._in("waiting", "live"):
+        for held in self._asking.within("waiting", "live"):
             while held.execution and (said := held.execution.poll()):
                 held.started = held.started or said == "started"
                 if said == "ended":
                     held.part()
                     held.phase = "parted"
-        for held in self._in("parted"):
+        for held in self._asking.within("parted"):
             match held.look():
                 case "known":
                     held.phase = "ended"
                 case "none":
                     held.phase = "unproven"
                 case "alive":
-                    self._rejoin(held)
+                    held.rejoin(self._clock())
         self._look_at_ms = self._clock() + LOOK_MS
 
-    def _report(self) -> None:
-        ended = self._in("ended")
-        reports = [held for held in ended if isinstance(held.end, End)]
-        attests = [held for held in ended if isinstance(held.end, Gone)]
-        answered = self._command("report_attempts", reports, Held.report)
-        answered += self._command("attest_attempts", attests, Held.attestation)
-        for held, row in answered:
-            if row["code"] == "QL400" and isinstance(held.end, End) and held.end.output is not None:
-                held.end = End("bad_output", held.end.exit_code, error="QL_OUTPUT was refused")
-            else:
-                self._finish(held)
+    def _tell(self) -> None:
+        commands = [*self._asking.ends(), self._asking.running()]
+        if not (self._fuse and self._told_together(self._fuse, commands)):
+            self._fuse = None
+            self._send(*commands)
 
-    def _tell_running(self) -> None:
-        news = [held for held in self._in("live") if held.started and not held.told_running]
-        for held, _ in self._command("running_attempts", news, Held.command):
-            held.told_running = True
+    def _told_together(self, fuse: Fuse, commands: list[Command]) -> bool:
+        """Whether all of it was said in one transaction, with what follows from it."""
+        starts, ended = self._asking.starts(), self._asking.within("ended")
+        commands = [starts, *commands]  # what a start opened comes before what an end does
+        calls = [command.calls() for command in commands]
+        said = [call for each in calls for call in each]
+        if not said:
+            return True
+        offered = self._offer(self.slots - self.busy() + len(ended)) if self._offering else []
+        try:
+            answers = fuse(said, sorted({held.run_id for held in ended}), offered)
+        except BaseException:
+            self._unsure(starts)
+            raise
+        if answers is None:
+            return False
+        for command, each in zip(commands, calls, strict=True):
+            mine, answers = answers[: len(each)], answers[len(each) :]
+            self._count(command.answered(row for rows in mine for row in rows))
+        for rows in answers:
+            self._moved += self._intake.take(rows)
+            self.offered = self._intake.covers_all()
+        return True
 
-    def _renewable(self, held: Held) -> bool:
-        return held.phase in ("leased", "waiting", "live") and not held.lost
+    def _offer(self, free: int) -> list[Call]:
+        try:
+            return self._intake.offer(free)
+        except OSError as error:  # a full disk must not hold up what is reported
+            self._errors.append(error)
+            return []
 
     def _renew(self) -> None:
-        sent_ms = self._clock()
-        due = [
-            held
-            for held in self.held.values()
-            if self._renewable(held) and (self._renew_all or held.renew_at_ms <= sent_ms)
-        ]
-        for held in due:  # unless it is answered
-            held.renew_at_ms = sent_ms + self.lease_ms // (5 * LEASE_RENEWALS)
-        answered = self._command("renew_attempts", due, Held.command, p_lease_ms=self.lease_ms)
-        self._renew_all = self._renew_all and len(answered) < len(due)
-        for held, row in answered:
-            if row["outcome"] != "applied":
-                self._lose(held)
-                continue
-            held.renew_at_ms = sent_ms + self.lease_ms // LEASE_RENEWALS
-            # Past its deadline and grace a lease is not prolonged, whatever the reason to stop.
-            if row["stop_reason"] is None or row["expires_at_ms"] > held.expires_at_ms > 0:
-                held.lease_end_ms = max(held.lease_end_ms, sent_ms + self.lease_ms)
-            held.expires_at_ms = row["expires_at_ms"]
-            if held.execution and held.phase == "live":
-                held.execution.renew(held.lease_end_ms)
-                if row["stop_reason"]:
-                    held.execution.stop(row["stop_reason"])
-
-    def _lose(self, held: Held) -> None:
-        """The lease is no longer ours: what has not started never will, what runs is killed."""
-        if held.phase == "live" and held.execution:
-            held.lost = True
-            held.execution.stop(LEASE_LOST, 0)
-        elif held.start_unsure:  # it may have been committed before: then its receipt counts
-            held.part()
-            held.phase = "parted"
-        else:
-            self._dismiss(held)
-
-    def _dismiss(self, held: Held) -> None:
-        """Let a launcher go that waits, and remove its folder when it has gone."""
-        launcher = held.execution is not None or held.lease is not None
-        held.part()
-        self._leftovers.add(held.folder, launcher=launcher)
-        self.held.pop(held.attempt_id, None)
-
-    def _finish(self, held: Held) -> None:
-        if not (isinstance(held.end, End) and held.end.how == "not_started"):
-            keep_log(held.folder, self.state_dir, held.run_id, held.step_key, held.number)
-        self._dismiss(held)
+        renewals = self._asking.renewals(every=self._renew_all)
+        answered = self._send(renewals)
+        self._renew_all = self._renew_all and answered < len(renewals.held)
 
     def _clear_away(self) -> None:
-        now_ms = self._clock()
-        unproven = self._in("unproven") if now_ms >= self._forget_at_ms else []
-        for held in unproven:
-            match standing(self.store, held):
-                case "settled":
-                    self._finish(held)
-                case "unstarted":
-                    held.phase, held.end = "ended", End("not_started")
-        if unproven:
-            self._forget_at_ms = now_ms + FORGET_MS
+        self._leftovers.look_again(self.store)
         self._leftovers.clear()
 
     # --- dispatch
@@ -312,28 +257,23 @@ class Worker:
         self._moved += self._intake.lease(self.slots - self.busy())
 
     def _prepare(self) -> None:
-        for held in self._in("leased"):
+        for held in self._asking.within("leased"):
             if held.folder.exists():  # of an earlier worker that did not come to its journal
                 if held.folder not in self._leftovers:
                     self._leftovers.add(held.folder)
             elif not self._intake.prepare(held):
-                self._lose(held)
+                self._leftovers.lose(held)
 
     def _start(self) -> None:
-        sent_ms = self._clock()
-        # Where the lease is over for all that we know, it has to be renewed first.
-        waiting = [held for held in self._in("waiting") if held.lease_end_ms > sent_ms]
-        unsure = {held.attempt_id for held in waiting}
-        answered = self._command("start_attempts", waiting, Held.start)
-        for held, row in answered:
-            unsure.discard(held.attempt_id)
-            if row["outcome"] != "applied":
-                self._lose(held)
-                continue
-            assert held.execution is not None
-            deadline_ms = None if held.timeout_ms is None else sent_ms + held.timeout_ms
-            held.execution.go(held.lease_end_ms, deadline_ms)
-            held.phase = "live"
+        starts = self._asking.starts()
+        if self._fuse and len(starts.held) < self.busy():
+            self._moved += len(starts.held)  # they share the transaction of the next tick
+            return
+        self._send(starts)
         if self._errors:
-            for held in waiting:
-                held.start_unsure = held.start_unsure or held.attempt_id in unsure
+            self._unsure(starts)
+
+    def _unsure(self, starts: Command) -> None:
+        """Their starts may have been committed without an answer."""
+        for held in starts.held:
+            held.start_unsure = held.start_unsure or held.phase == "waiting"

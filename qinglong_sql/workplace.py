@@ -102,6 +102,7 @@ def spec_of(lease: Mapping[str, Any], folder: Path, inherited: Mapping[str, str]
         "QL_RUN_ID": lease["run_id"],
         "QL_STEP": lease["step_key"],
         "QL_ATTEMPT": str(lease["number"]),
+        "QL_TRY": str(lease["try_number"]),
         "QL_INPUT": str(input_file(folder)),
         "QL_OUTPUT": str(output_file(folder)),
     }

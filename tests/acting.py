@@ -7,6 +7,7 @@ Everything goes through `store.call` and `store.read`, so one test speaks for bo
 import json
 import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,7 +261,7 @@ def agenda(store: Store, run_id: str) -> dict[str, int]:
 def everything(engine: Engine) -> dict[str, list[str]]:
     """Every row of every table as text."""
     if engine.kind == "sqlite":
-        with sqlite3.connect(engine.dsn.removeprefix("sqlite:///")) as connection:
+        with closing(sqlite3.connect(engine.dsn.removeprefix("sqlite:///"))) as connection:
             names = "select name from sqlite_master where type = 'table' order by name"
             tables = [name for (name,) in connection.execute(names)]
             return {

@@ -76,6 +76,7 @@ def test_an_offer_takes_the_lease_and_brings_what_a_worker_needs(store: Store, c
         "package_key": "nightly",
         "base_dir": "/srv/nightly",
         "task_key": "work",
+        "try_number": 1,
     }
     assert json.loads(row["spec"])["run"] == ["true"]
     assert acting.events(store, run_id)[-1] == "workflow.task_dispatch_leased"
@@ -100,6 +101,27 @@ def test_an_offer_repeated_answers_with_the_same_lease(store: Store, engine: Eng
     before = acting.everything(engine)
     assert acting.offer_rows(store, ["o1", "o2"]) == first
     assert acting.everything(engine) == before
+
+
+def test_a_try_is_counted_from_the_start_barrier_and_told_again_the_same(
+    store: Store, clock
+) -> None:
+    run_id = acting.begun(store, {"a": []}, retry={"attempts": 3})
+    told = []
+    for name, how in (("o1", "not_started"), ("o2", "exit"), ("o3", "exit")):
+        held = acting.lease(store, name)["a"]
+        told.append(held.row["try_number"])
+        acting.cross(store, held)
+        if how == "exit":
+            acting.run(store, held)
+        (again,) = acting.offer_rows(store, [name])
+        assert again == held.row
+        acting.report(store, held, how=how, exit_code=1 if how == "exit" else None)
+        clock.advance(60_000)
+        for row in store.read("agenda_state", run_id=run_id, stage="retry"):
+            store.call("retry_run", p_run_id=row["run_id"])
+        acting.admit(store, run_id)
+    assert told == [1, 1, 2]
 
 
 def test_an_offer_that_was_spent_gives_no_row(store: Store) -> None:

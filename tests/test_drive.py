@@ -15,6 +15,7 @@ from qinglong_sql.scheduler import EDGE, StageFailed
 from qinglong_sql.store import Store
 from tests.engines import Engine
 from tests.site import Site, opened
+from tests.wrapped import Wrapped
 
 
 @pytest.fixture
@@ -30,28 +31,21 @@ def place(engine: Engine, tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-class Failing:
+class Failing(Wrapped):
     """A store whose pages of one stage, or whose steps, raise while `left` lasts."""
 
     def __init__(self, store: Store, name: str, error: Exception, left: int = 10**9) -> None:
-        self.store, self.name, self.error, self.left = store, name, error, left
-        self.engine = store.engine
+        super().__init__(store)
+        self.name, self.error, self.left = name, error, left
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
-
-    def _fail(self, name: str) -> None:
-        if name == self.name and self.left:
+    def before(self, step: str, params: Any) -> None:
+        if step == self.name and self.left:
             self.left -= 1
             raise self.error
 
     def page(self, stage: Any, after: tuple[int, str], limit: int) -> list[dict[str, Any]]:
-        self._fail(stage.name)
+        self.before(stage.name, {})
         return self.store.page(stage, after, limit)
-
-    def call(self, step: str, /, **params: Any) -> list[dict[str, Any]]:
-        self._fail(step)
-        return self.store.call(step, **params)
 
 
 CHAIN = "s0: {run: 'true'}\n" + "\n".join(
@@ -131,7 +125,7 @@ def test_nothing_new_is_leased_after_a_failed_stage(site: Site) -> None:
 def test_what_time_cannot_heal_is_raised_at_once(site: Site) -> None:
     store = Failing(site.store, "expiry", NotReady("not the shipped schema"))
     with pytest.raises(StageFailed) as raised:
-        drive(store, site.worker(), lambda: False)  # type: ignore[arg-type]
+        drive(store, site.worker(), lambda: False)
     assert isinstance(raised.value.__cause__, NotReady)
 
 
@@ -139,8 +133,8 @@ def test_it_gives_up_when_every_tick_failed_for_long(site: Site) -> None:
     store = Failing(site.store, "expiry", ConnectionError("gone"))
     began = time.monotonic()
     with pytest.raises(StageFailed):
-        drive(  # type: ignore[call-arg]
-            store, site.worker(), lambda: False, idle_ms=20, give_up_ms=300  # type: ignore[arg-type]
+        drive(
+            store, site.worker(), lambda: False, idle_ms=20, give_up_ms=300
         )  # fmt: skip
     assert 0.3 <= time.monotonic() - began < 5
 

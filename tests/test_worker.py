@@ -18,6 +18,7 @@ from qinglong_sql.worker import Worker
 from qinglong_sql.workplace import End, Gone, end_of, environment, read_output
 from tests.engines import Engine
 from tests.site import Site, alive, kill_all_of, opened, processes_of, wait
+from tests.wrapped import Wrapped
 
 ONCE = 'extract: {run: "echo $QL_ATTEMPT >> witness; echo $$ > pid; exec sleep 60"}'
 
@@ -80,6 +81,7 @@ def test_an_execution_knows_who_it_is_and_none_of_our_settings(site: Site) -> No
     env = dict(line.split("=", 1) for line in lines)
     assert cwd == str(site.work / "inner")
     assert (env["QL_RUN_ID"], env["QL_STEP"], env["QL_ATTEMPT"]) == (run_id, "one", "1")
+    assert env["QL_TRY"] == "1"
     assert (env["MODE"], env["KEPT"]) == ("full", "own")
     assert not any("secret" in line for line in lines) and "ODD" not in env
 
@@ -138,13 +140,15 @@ def test_a_command_that_cannot_start_says_why(site: Site) -> None:
 
 def test_a_failed_step_is_tried_again_with_a_new_number(place: Site) -> None:
     place.publish(
-        "one: {run: 'echo $QL_ATTEMPT >> witness; [ $QL_ATTEMPT = 3 ]',"
+        "first: {run: 'true'}\n"
+        "one: {run: 'echo $QL_ATTEMPT $QL_TRY >> witness; [ $QL_TRY = 3 ]', needs: [first],"
         " retry: {attempts: 3, backoff: 50ms}}"
     )
     run_id = place.start()
     assert place.finish(run_id)["status"] == "succeeded"
-    assert place.lines("witness") == ["1", "2", "3"]
-    assert [one["status"] for one in place.attempts(run_id)] == ["failed", "failed", "succeeded"]
+    assert place.lines("witness") == ["2 1", "3 2", "4 3"]
+    ends = [one["status"] for one in place.attempts(run_id)]
+    assert ends == ["succeeded", "failed", "failed", "succeeded"]
 
 
 def test_a_step_past_its_timeout_is_stopped_and_timed_out(place: Site) -> None:
@@ -257,49 +261,38 @@ def test_an_execution_whose_lease_was_taken_away_is_killed(place: Site) -> None:
 # --- answers that are lost
 
 
-class Before:
+class Before(Wrapped):
     """A store that does something before a step is called for the first time."""
 
     def __init__(self, store: Store, step: str, work: Any) -> None:
-        self.store, self.step, self.work = store, step, work
-        self.engine = store.engine
+        super().__init__(store)
+        self.step, self.work = step, work
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
-
-    def call(self, step: str, /, **params: Any) -> list[dict[str, Any]]:
+    def before(self, step: str, params: Any) -> None:
         if step == self.step and self.work and '"attempt_id"' in str(params):
             work, self.work = self.work, None
             work()
-        return self.store.call(step, **params)
 
 
-class Forgetful:
+class Forgetful(Wrapped):
     """A store that commits and then loses the answer, the first `times` of each step."""
 
     def __init__(self, store: Store, *steps: str, times: int = 1) -> None:
-        self.store = store
+        super().__init__(store)
         self.left = dict.fromkeys(steps, times)
-        self.engine = store.engine
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
-
-    def call(self, step: str, /, **params: Any) -> list[dict[str, Any]]:
-        rows = self.store.call(step, **params)
+    def after(self, step: str, rows: list[dict[str, Any]]) -> None:
         if self.left.get(step) and rows:
             self.left[step] -= 1
             raise ConnectionError(f"the answer of {step} was lost")
-        return rows
 
 
-class Unsent(Forgetful):
+class Unsent(Wrapped):
     """A store that no start reaches."""
 
-    def call(self, step: str, /, **params: Any) -> list[dict[str, Any]]:
+    def before(self, step: str, params: Any) -> None:
         if step == "start_attempts" and "identity" in params["p_commands"]:
             raise ConnectionError("not even sent")
-        return self.store.call(step, **params)
 
 
 @pytest.mark.parametrize(
@@ -335,11 +328,10 @@ def test_no_command_starts_before_the_start_is_answered(site: Site) -> None:
 def test_a_batch_that_breaks_a_promise_holds_up_only_what_broke_it(site: Site) -> None:
     from qinglong_sql.errors import Conflict
 
-    class Poisoned(Forgetful):
-        def call(self, step: str, /, **params: Any) -> list[dict[str, Any]]:
+    class Poisoned(Wrapped):
+        def before(self, step: str, params: Any) -> None:
             if step == "start_attempts" and bad in params["p_commands"]:
                 raise Conflict("a foreign writer")
-            return self.store.call(step, **params)
 
     site.publish("bad: {run: 'touch bad'}\ngood: {run: 'touch good'}")
     run_id = site.start()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VIEWS",
+    "Call",
     "Conflict",
     "Contended",
     "Fenced",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 Row = dict[str, Any]
+Call = tuple[str, Mapping[str, object]]  # a step and its parameters
 
 SQLITE = "sqlite:///"
 POSTGRES = ("postgresql://", "postgres://")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from qinglong_sql.errors import Malformed, NotReady, QinglongError, error_of
 from qinglong_sql.limits import SQLITE_BUSY_MS, SQLITE_CACHED_STATEMENTS
 from qinglong_sql.migrate import migrations_folder, stands_at, upgrade_sqlite
-from qinglong_sql.store import VIEWS, Row, select_text
+from qinglong_sql.store import VIEWS, Call, Row, select_text
 from qinglong_sql.store.sqlfiles import Part, Step, sqlite_steps
 from qinglong_sql.store.sqlite_error import ends_cycle, name_of, typed
 from qinglong_sql.store.sqlite_functions import FUNCTIONS
@@ -115,8 +115,20 @@ class SqliteStore:
         """
         return self.batch([(step, params)])[0]
 
-    def batch(self, calls: Sequence[tuple[str, Mapping[str, object]]]) -> list[list[Row]]:
-        """Run several steps in one transaction: all of them, or none (DESIGN §6, the fusion)."""
+    def fuse(self, calls: Sequence[Call]) -> list[list[Row]] | None:
+        """As `batch`; None when a call raised for its own sake: nothing was changed (DESIGN §6).
+
+        Sent alone, the others may pass. Raises what is the file's or the machine's trouble.
+        """
+        try:
+            return self.batch(calls)
+        except (QinglongError, sqlite3.Error) as error:
+            if ends_cycle(error):
+                raise
+            return None
+
+    def batch(self, calls: Sequence[Call]) -> list[list[Row]]:
+        """Run several steps in one transaction: all of them, or none."""
         for step, params in calls:
             if params.keys() != set(STEPS[step].params):
                 wanted = ", ".join(STEPS[step].params)

@@ -1,8 +1,8 @@
 #!/bin/sh
-# The first attempt of the run fails on purpose; the retry brings the figures.
+# The first try fails on purpose; the retry brings the figures.
 set -eu
 sleep 0.3
-if [ "$QL_ATTEMPT" = 1 ]; then
+if [ "$QL_TRY" = 1 ]; then
   echo "nobody at home" >&2
   exit 1
 fi

@@ -289,7 +289,8 @@ $$;
 -- LOCKS    apart: worker_session · 1 attempt advisory (try) · 2 run (by run_id, waits, then skips)
 -- READS    task_attempt, attempt_lease, attempt_offer, dispatch_effect
 -- WRITES   attempt_offer; attempt_lease, run, run_event, agenda (through ql.apply_effects)
--- RETURNS  one row an offer that holds a lease, in the order of the offers
+-- RETURNS  one row an offer that holds a lease, in the order of the offers; try_number counts this
+--          attempt, and those of its step that came past the start barrier before it
 -- RAISES   QL400, QL409, QL410 (session), QL500, QL503
 -- REPLAY   exact while the lease is held; an offer that was spent gives no row
 create or replace function ql_worker.lease_attempts (
@@ -303,7 +304,7 @@ create or replace function ql_worker.lease_attempts (
 returns table (
   attempt_id text, run_id text, step_key text, number bigint, offer_id text, fence bigint,
   expires_at_ms bigint, lease_ms bigint, timeout_ms bigint, package_key text, base_dir text,
-  spec text, task_key text
+  spec text, task_key text, try_number bigint
 )
 language plpgsql
 volatile
@@ -364,11 +365,13 @@ begin
   return query
   select
     a.attempt_id, a.run_id, a.step_key, a.number, l.offer_id, l.fence,
-    l.expires_at_ms, p_lease_ms, t.timeout_ms, t.package_key, p.base_dir, t.spec, t.task_key
+    l.expires_at_ms, p_lease_ms, t.timeout_ms, t.package_key, p.base_dir, t.spec, t.task_key,
+    s.attempt_count + case s.status when 'ready' then 1 else 0 end
   from jsonb_array_elements(v_offers) with ordinality as o (value, position)
   join ql.attempt_offer as m on m.offer_id = o.value ->> 'offer_id'
   join ql.attempt_lease as l on l.attempt_id = m.attempt_id
   join ql.task_attempt as a on a.attempt_id = m.attempt_id
+  join ql.step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
   join ql.task_revision as t on t.task_id = a.task_id
   join ql.package as p on p.package_key = t.package_key
   where l.status = 'leased'

@@ -74,6 +74,8 @@ where w.worker_id = :p_worker_id;
 -- READS    dispatch_effect
 -- WRITES   attempt_offer; through apply_effects
 -- RAISES   QL400, QL410
+-- RETURNS  one row an offer that holds a lease; try_number counts this attempt, and those of its
+--          step that came past the start barrier before it
 -- REPLAY   an offer that still holds its lease answers with the same row
 insert into temp.refusal (code, message)
 select 'QL400', 'a batch is a JSON array of at most 128 offers'
@@ -194,7 +196,8 @@ select
   k.package_key,
   g.base_dir,
   k.spec,
-  k.task_key
+  k.task_key,
+  s.attempt_count + case s.status when 'ready' then 1 else 0 end as try_number
 from temp.offer as o
 cross join attempt_offer as f on f.offer_id = o.offer_id
 cross join attempt_lease as l
@@ -204,6 +207,7 @@ cross join attempt_lease as l
   and l.worker_id = :p_worker_id
   and l.token_digest = o.token_digest
 cross join task_attempt as a on a.attempt_id = l.attempt_id
+cross join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
 cross join task_revision as k on k.task_id = a.task_id
 cross join package as g on g.package_key = k.package_key
 order by o.ordinal;
