@@ -1,0 +1,588 @@
+"""Who may do what, tried as real logins (DESIGN §8); on SQLite, what never changes (DESIGN §12).
+
+Each login is a member of one role, the stranger of none. What they were told stands in
+golden/authority.txt for people to read; `QINGLONG_GOLDEN=write` writes it anew. The rule behind it
+is `expected`, so a wrong grant fails whatever was written there.
+"""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from qinglong_sql import migrate
+from qinglong_sql.store.steps import STEPS
+from tests import acting, sqltext
+from tests.acting import Held
+from tests.catalog import catalog
+from tests.engines import Engine
+from tests.server import SQL_ROOT, Server, dsn, tool
+from tests.stores import FakeClock, sqlite_store
+
+every_version = pytest.mark.all_versions
+GOLDEN = Path(__file__).parent / "golden" / "authority.txt"
+GROUPS = ("admission", "scheduler", "worker", "operator", "reader")
+LOGINS = (*GROUPS, "stranger")
+REFUSED = "42501"
+NOT_POSSIBLE = "55000"  # a view that nobody could write to
+PATH = "search_path=pg_catalog, pg_temp"
+TABLES = sqltext.tables("postgres")
+DELETABLE = {"agenda", "run_fault"}  # what is due, and what failed: gone when it is done
+Connection = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def logins(postgres_server: Server, postgres_dsn: str) -> Iterator[dict[str, str]]:
+    """A DSN for each role, of a login that is a member of just that."""
+    database = postgres_dsn.rsplit("/", 1)[1]
+    with psycopg.connect(postgres_dsn, autocommit=True) as dba:
+        for role in LOGINS:
+            dba.execute(f"create role login_{role} login")
+            if role in GROUPS:
+                dba.execute(f"grant ql_{role} to login_{role}")
+        yield {role: dsn(postgres_server, database, f"login_{role}") for role in LOGINS}
+        for role in LOGINS:
+            dba.execute(f"drop owned by login_{role} cascade")
+            dba.execute(f"drop role login_{role}")
+
+
+@pytest.fixture
+def dba(postgres_dsn: str) -> Iterator[Connection]:
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        yield connection
+
+
+# -- the matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """An object of ours, and what may be tried with it: {word: statement}."""
+
+    kind: Literal["schema", "function", "table", "view", "type"]
+    schema: str
+    name: str
+    tries: dict[str, str]
+
+
+FUNCTIONS = """
+  select n.nspname, p.proname, p.provariadic <> 0,
+    array(select format_type(t.oid, null) from unnest(p.proargtypes) as t (oid))
+  from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
+  where n.nspname ~ '^ql(_|$)' order by 1 desc, 2"""
+RELATIONS = """
+  select c.relname, c.relkind::text,
+    (select min(a.attname) from pg_attribute as a where a.attrelid = c.oid and a.attnum = 1)
+  from pg_class as c
+  where c.relnamespace::regnamespace::text ~ '^ql(_|$)' and c.relkind not in ('i', 't')
+  order by 2, 1"""
+
+
+def things(dba: Connection) -> list[Thing]:
+    """Everything below ql and ql_*. A null would do, but strict functions are not called then."""
+    schemas = dba.execute("select nspname from pg_namespace where nspname ~ '^ql(_|$)' order by 1")
+    found = [
+        Thing("schema", name, name, {"creates": f"create function {name}.x () {BODY}"})
+        for (name,) in schemas.fetchall()
+    ]
+    for schema, name, variadic, types in dba.execute(FUNCTIONS).fetchall():
+        words = [f"{HARMLESS.get(one, 'null')}::{one}" for one in types]
+        if variadic:
+            words[-1] = f"variadic {words[-1]}"
+        text = f"select * from {schema}.{name}({', '.join(words)})"
+        found.append(Thing("function", schema, name, {"calls": text}))
+    for name, kind, column in dba.execute(RELATIONS).fetchall():
+        if kind == "c":
+            text = f"create temp table x (c ql.{name})"
+            found.append(Thing("type", "ql", name, {"uses": text}))
+            continue
+        assert kind in "rv", f"{name} is of a kind that nobody thought of: {kind}"
+        tries = {
+            "selects": f"select * from ql.{name} limit 0",
+            "inserts": f"insert into ql.{name} default values",
+            "updates": f"update ql.{name} set {column} = null",
+            "deletes": f"delete from ql.{name}",
+        }
+        if kind == "r":
+            tries["truncates"] = f"truncate ql.{name}"
+        found.append(Thing("table" if kind == "r" else "view", "ql", name, tries))
+    return found
+
+
+HARMLESS = {"text": "'x'", "bigint": "1", "integer": "1", "jsonb": "'{}'", "text[]": "'{}'"}
+BODY = "returns int language sql as 'select 1'"
+
+
+def told(connection: Connection, text: str) -> bool:
+    """Whether a statement gets past every check of rights; what it did is rolled back."""
+    try:
+        with connection.transaction(force_rollback=True):
+            connection.execute(text)  # type: ignore[arg-type]
+    except psycopg.Error as error:
+        return error.sqlstate not in (REFUSED, NOT_POSSIBLE)
+    return True
+
+
+def expected(role: str, thing: Thing) -> list[str]:
+    """DESIGN §8: the functions in the schema of one's name; for the reader, the views."""
+    own = thing.kind == "function" and thing.schema == f"ql_{role}"
+    seen = thing.kind == "view" and role == "reader"
+    return ["calls"] if own else ["selects"] if seen else []
+
+
+@every_version
+def test_each_login_may_do_its_own_and_nothing_else(
+    dba: Connection, logins: dict[str, str]
+) -> None:
+    found = things(dba)
+    assert {one.name for one in found if one.kind == "table"} == TABLES.keys()
+    cells: dict[int, list[str]] = {number: [] for number in range(len(found))}
+    for role in LOGINS:
+        with psycopg.connect(logins[role], autocommit=True) as connection:
+            for number, thing in enumerate(found):
+                may = [word for word, text in thing.tries.items() if told(connection, text)]
+                cells[number].append(" ".join(may) or "·")
+                wanted = expected(role, thing)
+                assert may == wanted, f"{role}: {thing.schema}.{thing.name} {may}, not {wanted}"
+    text = rendered([(thing, cells[number]) for number, thing in enumerate(found)])
+    if os.environ.get("QINGLONG_GOLDEN") == "write":
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def rendered(rows: list[tuple[Thing, list[str]]]) -> str:
+    lines = [
+        "What a login that is a member of one role may do; the stranger is a member of none.",
+        "Written by `QINGLONG_GOLDEN=write pytest tests/test_authority.py`. · is refused.",
+    ]
+    title = ""
+    for thing, cells in rows:
+        here = "schemas" if thing.kind == "schema" else f"{thing.schema}: {thing.kind}s"
+        if here != title:
+            tried = ", ".join(thing.tries)
+            heads = "".join(one.ljust(11) for one in LOGINS).rstrip()
+            lines += ["", f"{here} ({tried})", f"{'':<30}{heads}"]
+            title = here
+        lines.append(f"  {thing.name:<28}{''.join(cell.ljust(11) for cell in cells).rstrip()}")
+    return "\n".join(lines) + "\n"
+
+
+# -- the catalog
+
+GRANTS = """
+  select x.kind, x.schema, x.name, a.grantee::regrole::text, a.privilege_type
+  from (
+    select 'schema', n.nspname, '', coalesce(n.nspacl, acldefault('n', n.nspowner)), n.nspowner
+    from pg_namespace as n
+    union all
+    select 'function', p.pronamespace::regnamespace::text, p.proname,
+      coalesce(p.proacl, acldefault('f', p.proowner)), p.proowner
+    from pg_proc as p
+    union all
+    select case c.relkind when 'v' then 'view' else 'table' end,
+      c.relnamespace::regnamespace::text, c.relname,
+      coalesce(c.relacl, acldefault('r', c.relowner)), c.relowner
+    from pg_class as c where c.relkind in ('r', 'v', 'S')
+    union all
+    select 'column', c.relnamespace::regnamespace::text, c.relname, t.attacl, c.relowner
+    from pg_class as c join pg_attribute as t on t.attrelid = c.oid where t.attacl is not null
+    union all
+    select 'type', t.typnamespace::regnamespace::text, t.typname,
+      coalesce(t.typacl, acldefault('T', t.typowner)), t.typowner
+    from pg_type as t join pg_class as c on c.oid = t.typrelid and c.relkind = 'c'
+  ) as x (kind, schema, name, acl, owner)
+  cross join aclexplode(x.acl) as a
+  where x.schema ~ '^ql(_|$)' and a.grantee <> x.owner"""
+TO_AUTHORITY = {
+    "schema": {"USAGE"},
+    "function": {"EXECUTE"},
+    "view": {"SELECT"},
+    "type": {"USAGE"},
+    "table": {"SELECT", "INSERT", "DELETE"},
+    "column": {"UPDATE"},
+}
+
+
+@every_version
+def test_every_grant_is_one_of_the_design_and_none_is_to_public(dba: Connection) -> None:
+    """PUBLIC is `-` here. The columns of ql_authority are tried one by one below."""
+    found = dba.execute(GRANTS).fetchall()
+    for kind, schema, name, grantee, privilege in found:
+        wanted: set[str] = set()
+        if grantee == "ql_authority":
+            wanted = TO_AUTHORITY[kind] if schema == "ql" else set()
+        elif grantee == "ql_reader":
+            wanted = {"schema": {"USAGE"}, "view": {"SELECT"}}.get(kind, set())
+        elif grantee == schema:
+            wanted = {"schema": {"USAGE"}, "function": {"EXECUTE"}}.get(kind, set())
+        assert privilege in wanted, f"{grantee}: {privilege} on {kind} {schema}.{name}"
+    assert {grantee for *_, grantee, _ in found} == {
+        "ql_authority", *(f"ql_{role}" for role in GROUPS)
+    }  # fmt: skip
+    assert dba.execute("select count(*) from pg_default_acl").fetchone() == (0,)
+
+
+@every_version
+def test_every_function_runs_as_its_owner_should_and_on_a_fixed_path(dba: Connection) -> None:
+    """The capability functions as ql_authority, who is no login; helpers as whoever calls them."""
+    found = dba.execute(
+        """select n.nspname, p.proname, p.prosecdef, p.proowner::regrole::text, p.proconfig
+        from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
+        where n.nspname ~ '^ql(_|$)'"""
+    ).fetchall()
+    steps = set()
+    for schema, name, definer, owner, settings in found:
+        where = f"{schema}.{name}"
+        assert PATH in (settings or []), f"{where} runs on {settings}"
+        wanted = (False, "ql_migrator") if schema == "ql" else (True, "ql_authority")
+        if schema == "ql_retention":
+            wanted = (True, "ql_retention")
+        assert (definer, owner) == wanted, f"{where}: definer, owner"
+        if definer:
+            steps.add((schema, name))
+            quick = {"lock_timeout=1s", "lock_timeout=100ms"}.intersection(settings)
+            assert "jit=off" in settings and quick, f"{where} runs with {settings}"
+    assert steps == {(one.schema, one.name) for one in STEPS.values()}
+
+
+@every_version
+def test_roles_are_what_they_should_be_and_members_of_nothing(dba: Connection) -> None:
+    roles = dba.execute(
+        """select r.rolname, r.rolcanlogin,
+          r.rolsuper or r.rolcreaterole or r.rolcreatedb or r.rolreplication or r.rolbypassrls,
+          array(select m.roleid::regrole::text from pg_auth_members as m
+            where m.member = r.oid order by 1)
+        from pg_roles as r where r.rolname ~ '^ql_' order by 1"""
+    ).fetchall()
+    assert len(roles) == 8
+    for name, may_log_in, mighty, above in roles:
+        migrates = name == "ql_migrator"
+        assert may_log_in == migrates, f"{name} may log in: {may_log_in}"
+        assert not mighty, f"{name} has rights over the whole cluster"
+        wanted = ["ql_authority", "ql_retention"] if migrates else []
+        assert above == wanted, f"{name} is a member of {above}"
+
+
+@every_version
+def test_ql_migrator_is_no_superuser_and_migrates(postgres_server: Server, empty_dsn: str) -> None:
+    """Both ways, and everything is then its own but for the functions and their schemas."""
+    folder = SQL_ROOT / "postgres"
+    words = ["-Xq", "-v", "ON_ERROR_STOP=1", "-d", empty_dsn, "-f", str(folder / "role.sql")]
+    tool(postgres_server, "psql", *words)
+    login = dsn(postgres_server, empty_dsn.rsplit("/", 1)[1], "ql_migrator")
+    assert migrate.upgrade(login) == "0001"
+    owners = {owner for _, _, _, owner, *_ in catalog(empty_dsn)["relation"]}
+    assert owners == {"ql_migrator"}
+    migrate.downgrade(login)
+    assert migrate.current(login) is None
+    assert migrate.upgrade(login) == "0001"
+
+
+@every_version
+def test_ql_authority_moves_what_moves_and_deletes_no_history(dba: Connection) -> None:
+    """`set role` by the superuser; the columns before the line `-- moves` are written once."""
+    dba.execute("set role ql_authority")
+    for name, table in TABLES.items():
+        for column in table.keeps + table.moves:
+            may = told(dba, f"update ql.{name} set {column} = null")
+            assert may == (column in table.moves), f"ql_authority updates {name}.{column}: {may}"
+        assert told(dba, f"select from ql.{name}"), name
+        assert told(dba, f"insert into ql.{name} default values"), name
+        may = told(dba, f"delete from ql.{name}")
+        assert may == (name in DELETABLE), f"ql_authority deletes from {name}: {may}"
+        for text in (
+            f"truncate ql.{name}",
+            f"alter table ql.{name} add column more text",
+            f"drop table ql.{name} cascade",
+            f"create trigger x before update on ql.{name} execute function ql.now_ms()",
+        ):
+            assert not told(dba, text), f"ql_authority: {text}"
+    assert not told(dba, "create table ql.more (more text)")
+
+
+# -- a life, each step through the door of its role
+
+
+class Doors:
+    """A store in which every step is called by the login of its role, and views by the reader."""
+
+    engine: Literal["postgres"] = "postgres"
+
+    def __init__(self, logins: dict[str, str]) -> None:
+        self.of = {
+            role: psycopg.connect(logins[role], autocommit=True, row_factory=dict_row)
+            for role in GROUPS
+        }
+        self._reader = psycopg.connect(logins["reader"], autocommit=True, row_factory=dict_row)
+
+    def call(self, step: str, /, **params: object) -> list[dict[str, Any]]:
+        one = STEPS[step]
+        names = sql.SQL(", ").join(sql.SQL("{} => %s").format(sql.Identifier(p)) for p in params)
+        text = sql.SQL("select * from {}.{}({})").format(
+            sql.Identifier(one.schema), sql.Identifier(step), names
+        )
+        door = self.of[one.schema.removeprefix("ql_")]
+        return door.execute(text, list(params.values())).fetchall()
+
+    def read(self, view: str, /, *, order: str = "", **equals: object) -> list[dict[str, Any]]:
+        terms = " and ".join(f"{name} = %s" for name in equals) or "true"
+        text = f"select * from ql.{view} where {terms}" + (f" order by {order}" if order else "")
+        return self._reader.execute(text, list(equals.values())).fetchall()  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        for connection in (*self.of.values(), self._reader):
+            connection.close()
+
+
+@pytest.fixture
+def doors(logins: dict[str, str]) -> Iterator[Doors]:
+    with closing(Doors(logins)) as opened:
+        yield opened
+
+
+def life(store: Any, key: str) -> list[Any]:
+    """A run that succeeds and one that is cancelled while it runs; what became of them."""
+    acting.publish(store, {"a": [], "b": ["a"]})
+    first, second = acting.start(store, key=key), acting.start(store, key=f"{key} again")
+    session = {"worker": key, "session": key}
+    acting.register(store, **session)
+    for step in ("a", "b"):
+        acting.page(store, "task_admission_page")
+        one = acting.lease(store, f"{key} {step}", run_id=first, **session)[step]
+        acting.cross(store, one)
+        asked = {"p_attempt_id": one.attempt_id, "p_token": one.token}
+        assert store.call("attempt_input", **asked)[0]["input"].startswith('{"input":{}')
+        acting.renew(store, one)
+        acting.report(store, one, output='{"x":1}')
+        acting.page(store, "frontier_page")
+    live = acting.lease(store, f"{key} c", run_id=second, **session)["a"]
+    acting.run(store, live)
+    acting.cancel(store, second)
+    acting.converge(store, second)
+    named = {"p_attempt_id": live.attempt_id, "p_reason": "power cut", "p_actor": "ann"}
+    store.call("declare_stopped", **named, p_follow=None)
+    acting.converge(store, second)
+    store.call("end_session", p_worker_id=key, p_session_id=key)
+    assert acting.unbroken(store)
+    return [
+        (acting.ended(store, run_id), acting.statuses(store, run_id), acting.events(store, run_id))
+        for run_id in (first, second)
+    ]
+
+
+@every_version
+def test_five_logins_lead_a_run_through_its_whole_life(doors: Doors) -> None:
+    (done, _, events), (cancelled, _, _) = life(doors, "one")
+    assert done == ("succeeded", None)
+    assert cancelled == ("cancelled", "workflow_cancelled")
+    assert len(events) > 15
+
+
+TRAPS = """
+  create schema trap;
+  grant usage on schema trap to public;
+  create function trap.spring (text, text) returns boolean language plpgsql
+    as $$ begin raise 'trapped'; end $$;
+  create function trap.spring (bigint, bigint) returns boolean language plpgsql
+    as $$ begin raise 'trapped'; end $$;
+  create operator trap.= (leftarg = text, rightarg = text, function = trap.spring);
+  create operator trap.= (leftarg = bigint, rightarg = bigint, function = trap.spring);
+  create operator trap.<> (leftarg = text, rightarg = text, function = trap.spring);
+  create operator trap.|| (leftarg = text, rightarg = text, function = trap.spring);
+  create function trap.length (text) returns int language plpgsql
+    as $$ begin raise 'trapped'; end $$;
+  create function trap.octet_length (text) returns int language plpgsql
+    as $$ begin raise 'trapped'; end $$;
+  create function trap.clock_timestamp () returns timestamptz language plpgsql
+    as $$ begin raise 'trapped'; end $$;
+  create function trap.pg_try_advisory_xact_lock (bigint) returns boolean language plpgsql
+    as $$ begin raise 'trapped'; end $$;
+  create domain trap.jsonb as text;
+  create domain trap.text as int;
+  create table trap.run (run_id int);
+  create table trap.agenda (run_id int)"""
+TEMPORARY = """
+  create temp table run (run_id int);
+  create temp table task_attempt (run_id int);
+  create temp table agenda (run_id int);
+  create temp table effect (run_id int);
+  create temp table pg_class (oid int);
+  create function pg_temp.length (pg_catalog.text) returns int language plpgsql
+    as $$ begin raise 'trapped'; end $$;
+  create function pg_temp.now_ms () returns bigint language plpgsql
+    as $$ begin raise 'trapped'; end $$;
+  create domain pg_temp.jsonb as pg_catalog.text;
+  set search_path = trap, pg_temp, pg_catalog, ql, ql_worker"""
+
+
+@every_version
+def test_a_hostile_path_and_objects_named_like_ours_change_nothing(
+    dba: Connection, doors: Doors
+) -> None:
+    plain = life(doors, "plain")
+    dba.execute(TRAPS)
+    views = [one.name for one in things(dba) if one.kind == "view"]
+    for connection in doors.of.values():
+        connection.execute(TEMPORARY)
+        for text in ("select length('x'::pg_catalog.text)", "select 'a'::pg_catalog.text = 'a'"):
+            with pytest.raises(psycopg.errors.RaiseException, match="trapped"):
+                connection.execute(text)
+    assert life(doors, "trapped") == plain
+    for view in views:
+        seen = doors.of["reader"].execute(f"select * from ql.{view}").fetchall()  # type: ignore[arg-type]
+        assert len(seen) == len(doors.read(view)), view
+
+
+# -- a worker without a live token moves nothing
+
+
+def batches(held: dict[str, Held]) -> Iterator[str]:
+    """Commands that lack authority in one way each; the attempt `d` has ended."""
+    good = {
+        key: {
+            "attempt_id": one.attempt_id, "fence": one.fence, "token": one.token,
+            "identity": "pid 9", "how": "exit", "exit_code": 9, "reason": "gone",
+        }
+        for key, one in held.items()
+    }  # fmt: skip
+    yield json.dumps([good["d"]])
+    for key in "abc":
+        one, other = good[key], good["a" if key != "a" else "b"]
+        yield json.dumps([one | {"token": "x" * 64}])
+        yield json.dumps([one | {"token": other["token"]}])
+        yield json.dumps([one | {"token": None}])
+        yield json.dumps([one | {"token": ""}])
+        yield json.dumps([one | {"fence": one["fence"] + 1}])
+        yield json.dumps([one | {"fence": one["fence"] - 1}])
+        yield json.dumps([one | {"attempt_id": other["attempt_id"]}])
+
+
+def powerless(held: dict[str, Held]) -> dict[str, list[dict[str, object]]]:
+    """For each function of ql_worker, calls of somebody who holds nothing."""
+    one, other = held["a"], held["b"]
+    commands = [{"p_commands": text} for text in batches(held)]
+    asked: list[dict[str, object]] = [
+        {"p_attempt_id": one.attempt_id, "p_token": token}
+        for token in (other.token, "x" * 64, "", None, acting.digest(one.token))
+    ] + [{"p_attempt_id": held["d"].attempt_id, "p_token": held["d"].token}]
+    lease = {"p_queue": "default", "p_offers": acting.offers(["o9"]), "p_lease_ms": 30_000}
+    who = [("w1", "s9"), ("w9", "s1"), ("w9", "s9"), (None, None)]
+    session = [{"p_worker_id": worker, "p_session_id": name} for worker, name in who]
+    new = {"p_worker_id": "w9", "p_session_id": "s9", "p_queues": '["default"]', "p_slots": 1}
+    return {
+        "register_worker": [new | {"p_self_fencing": 1, "p_grace_ms": 2_000}],
+        "lease_attempts": [lease | {"p_run_id": None} | one for one in session],
+        "attempt_input": asked,
+        "start_attempts": [*commands],
+        "running_attempts": [*commands],
+        "renew_attempts": [one | {"p_lease_ms": 300_000} for one in commands],
+        "report_attempts": [*commands],
+        "attest_attempts": [*commands],
+        "end_session": [*session],
+    }
+
+
+MAY_CHANGE = {
+    "register_worker": {"worker_session"},  # a name of its own, and no attempt
+    "report_attempts": {"refused_report"},  # kept, at most eight an attempt
+    "attest_attempts": {"refused_report"},
+}
+
+
+@every_version
+@pytest.mark.parametrize("step", [one.name for one in STEPS.values() if one.schema == "ql_worker"])
+def test_a_worker_without_a_live_token_moves_nothing(
+    doors: Doors, postgres_dsn: str, step: str
+) -> None:
+    acting.begun(doors, {"a": [], "b": [], "c": [], "d": [], "e": []})
+    held = acting.lease(doors, "o1", "o2", "o3", "o4")
+    assert [*held] == ["a", "b", "c", "d"]
+    acting.cross(doors, held["b"])
+    acting.run(doors, held["c"], held["d"])
+    acting.report(doors, held["d"])
+    engine = Engine("postgres", postgres_dsn, None)
+    before = acting.everything(engine)
+    for params in powerless(held)[step]:
+        try:
+            rows = doors.call(step, **params)
+        except psycopg.Error as error:
+            rows = []
+            assert str(error.sqlstate).startswith("QL4"), f"{step} {params}: {error}"
+        if step != "register_worker":  # an exact replay by the last holder answers as it did
+            strange = [row for row in rows if row["attempt_id"] != held["d"].attempt_id]
+            assert all(row.get("outcome") == "blocked" for row in strange), (
+                f"{step} {params}: {rows}"
+            )
+    after = acting.everything(engine)
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed <= MAY_CHANGE.get(step, set()), f"{step} without a live token moves {changed}"
+
+
+# -- SQLite: whoever may open the file may do everything, but for what never changes
+
+
+@pytest.fixture
+def lived(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A foreign hand on a file that has a row in every table."""
+    clock = FakeClock()
+    with closing(sqlite_store(tmp_path, clock)) as store:
+        value = acting.model(
+            {"work": acting.task()}, {"flow": acting.workflow({"a": [], "b": ["a"]})}
+        )
+        night = {"cron": "0 2 * * *", "tz": "UTC", "kind": "workflow", "target": "flow"}
+        value["triggers"] = {"night": night | {"misfire": "fire_once", "overlap": "allow"}}
+        acting.publish_model(store, value)
+        run_id = acting.start(store)
+        acting.admit(store, run_id)
+        held = acting.lease(store)["a"]
+        acting.run(store, held)
+        acting.report(store, held, output='{"x":1}')
+        acting.report(store, held, how="stop", exit_code=None)
+        acting.advance(store, run_id)
+        acting.lease(store, "o2")
+        clock.advance(3_600_000)
+        acting.recover(store, run_id)
+        acting.cancel(store, run_id)
+        store.call("record_fault", p_run_id=run_id, p_stage="cancellation", p_error="broken")
+        path = store.path
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("pragma recursive_triggers = on")
+        yield connection
+
+
+def refused(connection: sqlite3.Connection, text: str) -> bool:
+    connection.execute("begin")
+    try:
+        connection.execute(text)
+    except sqlite3.IntegrityError as error:
+        return str(error).startswith(("QL409", "QL500"))
+    finally:
+        connection.execute("rollback")
+    return False
+
+
+@pytest.mark.parametrize("name", sqltext.tables("sqlite"))
+def test_sqlite_keeps_what_is_written_once(lived: sqlite3.Connection, name: str) -> None:
+    """A table without the line `-- moves` is append-only; the columns before it stay."""
+    table = sqltext.tables("sqlite")[name]
+    assert lived.execute(f"select count(*) from {name}").fetchone()[0], f"nothing in {name}"
+    for column in table.keeps + table.moves:
+        stays = refused(lived, f"update {name} set {column} = {column}")
+        assert stays == (column in table.keeps), f"{name}.{column} stays: {stays}"
+    if not table.moves:
+        for text in (
+            f"delete from {name}",
+            f"insert into {name} select * from {name} limit 1",
+            f"insert or replace into {name} select * from {name} limit 1",
+            f"insert or ignore into {name} select * from {name} limit 1",
+        ):
+            assert refused(lived, text), text
