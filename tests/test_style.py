@@ -137,7 +137,6 @@ ABSENT = {
     "sql/decision/publication.sql": "a manifest is checked, nothing is decided",
     "sql/decision/schedule.sql": "triggers are stored, and do not fire yet",
     "sql/decision/agenda.sql": "`agenda_missing` is one of the violations",
-    "tests/test_agenda.py": "every word's test looks at its agenda; test_stage walks it",
 }
 
 
