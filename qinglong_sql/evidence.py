@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,7 +74,9 @@ def prepare(folder: Path, spec: Spec) -> None:
     The folder must not exist: each attempt has its own.
     """
     folder.mkdir(mode=0o700, parents=True)
-    _write(folder, "spec.json", asdict(spec), durable=False)
+    # Not `asdict`, which copies a whole environment, value by value.
+    record = {name: getattr(spec, name) for name in Spec.__slots__}
+    _write(folder, "spec.json", record, durable=False)
 
 
 def _write(folder: Path, name: str, record: Mapping[str, Any], *, durable: bool) -> None:

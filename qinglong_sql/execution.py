@@ -14,6 +14,7 @@ import select
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,8 +40,8 @@ from qinglong_sql.linux import (
 
 __all__ = [
     "GRACE_MS", "Execution", "ForkServer", "LaunchFailed", "NotSupported", "Receipt",
-    "RecordBroken", "Spec", "adopt", "boot_id", "boottime_ms", "evidence", "prepare",
-    "read_journal", "read_receipt", "require_linux", "start_forkserver", "write_journal",
+    "RecordBroken", "Spec", "adopt", "boot_id", "boottime_ms", "evidence", "greet",
+    "prepare", "read_journal", "read_receipt", "require_linux", "start_forkserver", "write_journal",
 ]  # fmt: skip
 
 ANSWER_S = 5.0
@@ -144,9 +145,11 @@ class Execution:
 class ForkServer:
     """The parent of this worker's launchers; it outlives the worker until the last one is gone."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], control: socket.socket) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], control: socket.socket, log: Path) -> None:
         self._popen = popen
         self._control = control
+        self._log = log
+        self._ready = False
         self.pid = popen.pid
         self.ticks = start_ticks(popen.pid)
 
@@ -158,20 +161,39 @@ class ForkServer:
         """Whether it still runs; otherwise start another, its launchers go on without it."""
         return self._popen.poll() is None
 
-    def spawn(self, folder: Path) -> Execution:
-        """Fork a launcher for a folder of `prepare`; it waits for `go`. Raises LaunchFailed."""
+    def ready(self) -> None:
+        """Wait until it can be asked, once. Raises LaunchFailed."""
+        if self._ready:
+            return
+        self._control.settimeout(ANSWER_S)
+        with suppress(OSError):
+            self._ready = self._control.recv(64) == b"ready"
+        if not self._ready:
+            self._popen.kill()
+            raise LaunchFailed(f"the fork server did not start, see {self._log}")
+
+    def ask(self, folder: Path) -> socket.socket:
+        """Ask for a launcher for a folder of `prepare`; `greet` waits for it. Raises LaunchFailed.
+
+        Several are forked side by side when all are asked for before the first is waited for.
+        """
+        self.ready()
         ours, theirs = packet_sockets()
         try:
             with theirs:
                 path = os.fsencode(folder.absolute())
                 socket.send_fds(self._control, [path], [theirs.fileno()])
-            return Execution(folder, ours, _answer(ours))
         except OSError as error:
             ours.close()
             raise LaunchFailed(f"the fork server does not answer: {error}") from error
         except BaseException:
             ours.close()
             raise
+        return ours
+
+    def spawn(self, folder: Path) -> Execution:
+        """Fork a launcher for a folder of `prepare`; it waits for `go`. Raises LaunchFailed."""
+        return greet(folder, self.ask(folder))
 
     def close(self, wait_s: float = 0.0) -> bool:
         """Let it go when its last launcher has; True when it has gone within `wait_s`."""
@@ -186,7 +208,8 @@ class ForkServer:
 def start_forkserver(state_dir: Path) -> ForkServer:
     """Start a fork server; what it has to complain about goes to `state_dir`/forkserver.log.
 
-    It gets none of our environment, which may hold secrets. Raises LaunchFailed, NotSupported.
+    It is waited for when it is first asked. It gets none of our environment, which may hold
+    secrets. Raises OSError, NotSupported.
     """
     require_linux()
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -207,17 +230,16 @@ def start_forkserver(state_dir: Path) -> ForkServer:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=complaints,
             pass_fds=[theirs.fileno()], env=keep, start_new_session=True,
         )  # fmt: skip
-    server = ForkServer(popen, ours)
-    ours.settimeout(ANSWER_S)
+    return ForkServer(popen, ours, log)
+
+
+def greet(folder: Path, sock: socket.socket) -> Execution:
+    """The launcher that was asked for, waiting for `go`. Raises LaunchFailed."""
     try:
-        ready = ours.recv(64)
-    except OSError:
-        ready = b""
-    if ready != b"ready":
-        popen.kill()
-        server.close(ANSWER_S)
-        raise LaunchFailed(f"the fork server did not start, see {log}")
-    return server
+        return Execution(folder, sock, _answer(sock))
+    except BaseException:
+        sock.close()
+        raise
 
 
 def adopt(folder: Path) -> Execution | None:

@@ -1,13 +1,16 @@
 """How a worker comes to its attempts: session, offers, and a launcher behind each (DESIGN §9)."""
 
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from qinglong_sql.canonical import canonical
 from qinglong_sql.errors import Fenced
-from qinglong_sql.execution import ForkServer, LaunchFailed, prepare, start_forkserver
+from qinglong_sql.execution import ForkServer, LaunchFailed, greet, prepare, start_forkserver
 from qinglong_sql.holding import Held, Offer, held_of_lease, load_offers, new_offer, save_offers
 from qinglong_sql.limits import LEASE_MARGIN_MIN_MS
 from qinglong_sql.store import Call, Row, Store
@@ -16,6 +19,9 @@ from qinglong_sql.workplace import End, spec_of, write_input
 # How long after a lease's end recovery waits: at least the launcher's margin.
 GRACE_MS = 2 * LEASE_MARGIN_MIN_MS
 BACK_OFF_MS = 1_000
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class Intake:
@@ -64,6 +70,8 @@ class Intake:
         self._worker_id = worker_id
         self._pool = load_offers(self._state_dir)
         self._unsure = set(self._pool)
+        with suppress(OSError):  # then the first launcher tells
+            self.forkserver = start_forkserver(self._state_dir)
 
     def end(self) -> None:
         """Let the fork server go, and end the session. Raises what the store raises."""
@@ -162,23 +170,32 @@ class Intake:
             "p_run_id": self._run_id,
         }
 
-    def prepare(self, held: Held) -> bool:
-        """Put a waiting launcher behind a leased attempt; False when the lease is no longer ours.
+    def prepare(self, leased: Sequence[Held]) -> list[Held]:
+        """Put a waiting launcher behind each; returns those whose lease is no longer ours.
 
         What fails on this machine is given back as not_started, and nothing is leased for a while.
         """
+        inputs = [(held, self._input(held)) for held in leased]
+        asked = [(held, self._trying(held, self._ask, text)) for held, text in inputs if text]
+        for held, sock in asked:
+            if sock:
+                self._trying(held, self._greet, sock)
+        return [held for held, text in inputs if text is None]
+
+    def _input(self, held: Held) -> str | None:
         rows = self._store.call("attempt_input", p_attempt_id=held.attempt_id, p_token=held.token)
-        if not rows:
-            return False
+        return str(rows[0]["input"]) if rows else None
+
+    def _trying(self, held: Held, work: Callable[[Held, A], B], given: A) -> B | None:
         try:
-            self._launch(held, rows[0]["input"])
+            return work(held, given)
         except (OSError, ValueError, LaunchFailed) as error:
             held.part()
             held.phase, held.end = "ended", End("not_started", error=str(error)[:200])
             self._not_before_ms = self._clock() + BACK_OFF_MS
-        return True
+            return None
 
-    def _launch(self, held: Held, text: str) -> None:
+    def _ask(self, held: Held, text: str) -> socket.socket:
         assert held.lease is not None
         spec = spec_of(held.lease, held.folder, self._inherited)
         prepare(held.folder, replace(spec, grace_ms=self._stop_grace_ms))
@@ -186,6 +203,9 @@ class Intake:
         self.reap()
         if not self.forkserver:
             self.forkserver = start_forkserver(self._state_dir)
-        held.execution = self.forkserver.spawn(held.folder)
+        return self.forkserver.ask(held.folder)
+
+    def _greet(self, held: Held, sock: socket.socket) -> None:
+        held.execution = greet(held.folder, sock)
         held.journal(held.execution)
         held.lease, held.phase = None, "waiting"

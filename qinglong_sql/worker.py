@@ -8,6 +8,7 @@ that a tick has in one call a command; what can share a transaction does, if `se
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from qinglong_sql.asking import Asking, Command, Fuse
@@ -92,14 +93,17 @@ class Worker:
         transaction with what follows from them; if it came to nothing each is sent alone.
         """
         self._fuse, self._offering, self.offered = fuse, lease, False
-        return self._all(self._listen, self._tell, self._renew, self._clear_away)
+        look_again = partial(self._leftovers.look_again, self.store)
+        return self._all(look_again, self._leftovers.clear, self._listen, self._tell, self._renew)
 
     def dispatch(self, *, lease: bool = True) -> int:
         """Lease attempts for free slots unless told not to, and start all that can be started.
 
         After a `settle` that could fuse, starts wait for the next one if it will have more to say.
         """
-        return self._all(*([self._lease] if lease else []), self._prepare, self._start)
+        # Folders go last: their commands are over, and others wait for their start.
+        phases = (self._prepare, self._start, self._leftovers.clear)
+        return self._all(*([self._lease] if lease else []), *phases)
 
     def renew_soon(self) -> None:
         """Renew all with the next `settle`: somebody may want an execution to stop."""
@@ -247,22 +251,19 @@ class Worker:
         answered = self._send(renewals)
         self._renew_all = self._renew_all and answered < len(renewals.held)
 
-    def _clear_away(self) -> None:
-        self._leftovers.look_again(self.store)
-        self._leftovers.clear()
-
     # --- dispatch
 
     def _lease(self) -> None:
         self._moved += self._intake.lease(self.slots - self.busy())
 
     def _prepare(self) -> None:
-        for held in self._asking.within("leased"):
-            if held.folder.exists():  # of an earlier worker that did not come to its journal
-                if held.folder not in self._leftovers:
-                    self._leftovers.add(held.folder)
-            elif not self._intake.prepare(held):
-                self._leftovers.lose(held)
+        leased = self._asking.within("leased")
+        fresh = [held for held in leased if not held.folder.exists()]
+        for held in leased:  # of an earlier worker that did not come to its journal
+            if held not in fresh and held.folder not in self._leftovers:
+                self._leftovers.add(held.folder)
+        for held in self._intake.prepare(fresh):
+            self._leftovers.lose(held)
 
     def _start(self) -> None:
         starts = self._asking.starts()

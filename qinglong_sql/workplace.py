@@ -205,4 +205,9 @@ def keep_log(folder: Path, state_dir: Path, run_id: str, step_key: str, number: 
 
 def remove(folder: Path) -> None:
     """Remove the folder of an execution, or what can be removed of it."""
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        for entry in folder.iterdir():
+            entry.unlink()
+        folder.rmdir()
+    except OSError:  # a command may have made folders here
+        shutil.rmtree(folder, ignore_errors=True)

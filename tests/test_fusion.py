@@ -106,6 +106,19 @@ def test_a_step_costs_at_most_three_commits(site: Site) -> None:
     assert site.store.read("violation") == []
 
 
+def test_every_queue_is_served(site: Site) -> None:
+    site.publish(
+        "one: {run: 'echo one >> witness'}\n"
+        "two: {run: 'echo two >> witness', needs: [one], queue: other}\n"
+        "three: {run: 'echo three >> witness', needs: [two]}\n"
+        "four: {run: 'echo four >> witness', needs: [two], queue: other}"
+    )
+    run_id = site.start()
+    run = site.finish(run_id, site.worker(queues=["default", "other"]), idle_ms=60_000)
+    assert run["status"] == "succeeded" and len(site.attempts(run_id)) == 4
+    assert site.lines("witness")[:2] == ["one", "two"] and site.errors == []
+
+
 # --- the same history
 
 
