@@ -673,6 +673,24 @@ $$;
 ALTER FUNCTION ql.canonical(p_value jsonb) OWNER TO ql_migrator;
 
 --
+-- Name: canonical_object(jsonb); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.canonical_object(p_value jsonb) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  return case when jsonb_typeof(p_value) = 'object' then ql.canonical(p_value) end;
+exception
+  when program_limit_exceeded or statement_too_complex then
+    return null;
+end;
+$$;
+
+ALTER FUNCTION ql.canonical_object(p_value jsonb) OWNER TO ql_migrator;
+
+--
 -- Name: check_manifest(text, jsonb); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
@@ -838,7 +856,7 @@ begin
   begin
     v_list := p_commands::jsonb;
   exception
-    when invalid_text_representation or untranslatable_character then
+    when data_exception or program_limit_exceeded or statement_too_complex then
       v_list := null;
   end;
   if jsonb_typeof(v_list) is distinct from 'array' or jsonb_array_length(v_list) > 128 then
@@ -907,16 +925,18 @@ ALTER FUNCTION ql.derived_id(p_prefix text, VARIADIC p_parts text[]) OWNER TO ql
 --
 
 CREATE FUNCTION ql.effect_counts(p_run_ids text[], p_effects ql.effect[]) RETURNS bigint[]
-    LANGUAGE sql IMMUTABLE
+    LANGUAGE plpgsql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  select array(
+begin
+  return array(
     select count(e.run_id)
     from unnest(p_run_ids) with ordinality as r (run_id, position)
     left join unnest(p_effects) as e on e.run_id = r.run_id
     group by r.position
     order by r.position
   );
+end;
 $$;
 
 ALTER FUNCTION ql.effect_counts(p_run_ids text[], p_effects ql.effect[]) OWNER TO ql_migrator;
@@ -976,7 +996,8 @@ begin
         end as exit_code,
         case
           when p_kind <> 'ended' then null
-          when jsonb_typeof(e.value -> 'output') = 'object' then ql.canonical(e.value -> 'output')
+          when jsonb_typeof(e.value -> 'output') = 'object'
+            then coalesce(ql.canonical_object(e.value -> 'output'), '')
           else e.value ->> 'output'
         end as output,
         case when p_kind = 'ended' then e.value ->> 'error' end as error,
@@ -1229,7 +1250,7 @@ CREATE FUNCTION ql.is_object(p_text text) RETURNS boolean
 begin
   return jsonb_typeof(p_text::jsonb) = 'object';
 exception
-  when invalid_text_representation or untranslatable_character then
+  when data_exception or program_limit_exceeded or statement_too_complex then
     return false;
 end;
 $$;
@@ -1554,6 +1575,7 @@ begin
     join unnest(p_offer_ids, p_digests)
       with ordinality as o (offer_id, token_digest, position) on o.position = f.position
     order by f.attempt_id
+    on conflict do nothing  -- another worker has made an offer of this id meanwhile
     returning m.offer_id
   )
   select coalesce(array_agg(m.offer_id), '{}')
@@ -2077,12 +2099,14 @@ ALTER FUNCTION ql.retry_runs(p_run_ids text[]) OWNER TO ql_migrator;
 --
 
 CREATE FUNCTION ql.runs_of(p_commands ql.command[], p_attempt_ids text[]) RETURNS text[]
-    LANGUAGE sql IMMUTABLE
+    LANGUAGE plpgsql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  select array(
+begin
+  return array(
     select distinct c.run_id from unnest(p_commands) as c where c.attempt_id = any(p_attempt_ids)
   );
+end;
 $$;
 
 ALTER FUNCTION ql.runs_of(p_commands ql.command[], p_attempt_ids text[]) OWNER TO ql_migrator;
@@ -2294,7 +2318,7 @@ declare
   v_constraint text;
 begin
   perform ql.assert_read_committed();
-  if p_package_key is null
+  if coalesce(length(p_package_key), 0) not between 1 and 63
     or p_base_dir is null
     or not coalesce(ql.is_object(p_manifest), false)
   then
@@ -2302,7 +2326,10 @@ begin
       using errcode = 'QL400';
   end if;
   v_model := p_manifest::jsonb;
-  v_manifest := ql.canonical(v_model);
+  v_manifest := ql.canonical_object(v_model);
+  if v_manifest is null then
+    raise exception 'the manifest is nested too deeply' using errcode = 'QL400';
+  end if;
   v_digest := ql.sha256_hex(v_manifest);
 
   insert into ql.package (package_key, generation, base_dir, updated_at_ms)
@@ -3528,9 +3555,9 @@ begin
     or jsonb_array_length(ql.command_list(p_queues)) = 0
     or coalesce(p_slots, 0) not between 1 and 1024
     or coalesce(p_self_fencing, -1) not in (0, 1)
-    or coalesce(p_grace_ms, -1) < 0
+    or coalesce(p_grace_ms, -1) not between 0 and 3600000
   then
-    raise exception 'a worker has an id, a session, queues, 1 to 1024 slots and a grace'
+    raise exception 'a worker has an id, a session, queues, 1 to 1024 slots and a grace up to 1 h'
       using errcode = 'QL400';
   end if;
 
@@ -3841,7 +3868,8 @@ CREATE TABLE ql.workflow_step (
     step_key text NOT NULL COLLATE pg_catalog."C",
     task_id text NOT NULL COLLATE pg_catalog."C",
     need_count bigint NOT NULL,
-    CONSTRAINT needs_within_bounds CHECK (((need_count >= 0) AND (need_count <= 127)))
+    CONSTRAINT needs_within_bounds CHECK (((need_count >= 0) AND (need_count <= 127))),
+    CONSTRAINT step_key_fits CHECK (((length(step_key) >= 1) AND (length(step_key) <= 63)))
 );
 
 ALTER TABLE ql.workflow_step OWNER TO ql_migrator;
@@ -4032,8 +4060,13 @@ CREATE TABLE ql.task_revision (
     on_lost text NOT NULL COLLATE pg_catalog."C",
     queue text NOT NULL COLLATE pg_catalog."C",
     CONSTRAINT attempts_within_bounds CHECK (((retry_attempts >= 1) AND (retry_attempts <= 64))),
+    CONSTRAINT backoff_within_bounds CHECK (((backoff_ms >= 0) AND (backoff_ms <= 86400000))),
+    CONSTRAINT max_backoff_within_bounds CHECK (((max_backoff_ms >= 0) AND (max_backoff_ms <= 86400000))),
     CONSTRAINT on_lost_is_known CHECK ((on_lost = ANY (ARRAY['retry'::text, 'fail'::text, 'hold'::text]))),
-    CONSTRAINT only_idempotent_work_is_retried_when_lost CHECK (((on_lost <> 'retry'::text) OR (idempotent = 1)))
+    CONSTRAINT only_idempotent_work_is_retried_when_lost CHECK (((on_lost <> 'retry'::text) OR (idempotent = 1))),
+    CONSTRAINT queue_fits CHECK (((length(queue) >= 1) AND (length(queue) <= 200))),
+    CONSTRAINT task_key_fits CHECK (((length(task_key) >= 1) AND (length(task_key) <= 127))),
+    CONSTRAINT task_timeout_within_bounds CHECK (((timeout_ms >= 1) AND (timeout_ms <= '2592000000'::bigint)))
 );
 
 ALTER TABLE ql.task_revision OWNER TO ql_migrator;
@@ -4050,18 +4083,10 @@ CREATE VIEW ql.live_attempt AS
     a.version,
     a.epoch,
     a.deadline_at_ms,
-    ( SELECT l.status
-           FROM ql.attempt_lease l
-          WHERE (l.attempt_id = a.attempt_id)) AS lease_status,
-    ( SELECT l.version
-           FROM ql.attempt_lease l
-          WHERE (l.attempt_id = a.attempt_id)) AS lease_version,
-    ( SELECT l.fence
-           FROM ql.attempt_lease l
-          WHERE (l.attempt_id = a.attempt_id)) AS fence,
-    ( SELECT r.cancel_reason
-           FROM ql.run r
-          WHERE (r.run_id = a.run_id)) AS cancel_reason,
+    l.status AS lease_status,
+    l.version AS lease_version,
+    l.fence,
+    r.cancel_reason,
     s.status AS step_status,
     s.version AS step_version,
     (s.attempt_count +
@@ -4088,9 +4113,11 @@ CREATE VIEW ql.live_attempt AS
                                 ELSE '-1'::integer
                             END))::integer)
                         END AS delay_ms) d) AS delay_ms
-   FROM ((ql.task_attempt a
+   FROM ((((ql.task_attempt a
+     JOIN ql.run r ON ((r.run_id = a.run_id)))
      JOIN ql.step_run s ON (((s.run_id = a.run_id) AND (s.step_key = a.step_key))))
      JOIN ql.task_revision t ON ((t.task_id = a.task_id)))
+     LEFT JOIN ql.attempt_lease l ON ((l.attempt_id = a.attempt_id)))
   WHERE (a.status = ANY (ARRAY['claimed'::text, 'starting'::text, 'running'::text]));
 
 ALTER VIEW ql.live_attempt OWNER TO ql_migrator;
@@ -4709,89 +4736,65 @@ ALTER VIEW ql.completion_end OWNER TO ql_migrator;
 CREATE VIEW ql.completion_effect AS
  SELECT run_id,
     row_number() OVER (PARTITION BY run_id ORDER BY attempt_id, part) AS ordinal,
-    entity,
-    entity_id,
+        CASE part
+            WHEN 2 THEN 'attempt'::text
+            ELSE 'step'::text
+        END AS entity,
+        CASE part
+            WHEN 2 THEN attempt_id
+            ELSE step_key
+        END AS entity_id,
     from_status,
     to_status,
-    expected_version,
-    result_code,
-    event_type,
-    due_at_ms,
+        CASE
+            WHEN (part = 2) THEN version
+            WHEN ((part = 3) AND (from_status = 'running'::text) AND (step_status = 'ready'::text)) THEN (step_version + 1)
+            ELSE step_version
+        END AS expected_version,
+        CASE
+            WHEN ((part = 1) OR (to_status = 'ready'::text)) THEN NULL::text
+            WHEN ((part = 3) AND (from_status = 'ready'::text)) THEN 'claim_budget_exhausted'::text
+            ELSE code
+        END AS result_code,
+    (
+        CASE part
+            WHEN 2 THEN 'workflow.task_attempt.'::text
+            ELSE 'step.'::text
+        END || to_status) AS event_type,
+        CASE
+            WHEN (to_status = 'retry_wait'::text) THEN retry_at_ms
+            ELSE NULL::bigint
+        END AS due_at_ms,
     attempt_id AS input_id
    FROM ( SELECT c.run_id,
             c.attempt_id,
-            1 AS part,
-            'step'::text AS entity,
-            c.step_key AS entity_id,
-            'ready'::text AS from_status,
-            'running'::text AS to_status,
-            c.step_version AS expected_version,
-            NULL::text AS result_code,
-            'step.running'::text AS event_type,
-            NULL::bigint AS due_at_ms
-           FROM ql.completion_end c
-          WHERE ((c.step_status = 'ready'::text) AND (c.attempt_end <> 'lost'::text))
-        UNION ALL
-         SELECT c.run_id,
-            c.attempt_id,
-            2 AS part,
-            'attempt'::text AS entity,
-            c.attempt_id AS entity_id,
-            c.status AS from_status,
-            c.attempt_end AS to_status,
-            c.version AS expected_version,
-            c.code AS result_code,
-            ('workflow.task_attempt.'::text || c.attempt_end) AS event_type,
-            NULL::bigint AS due_at_ms
-           FROM ql.completion_end c
-        UNION ALL
-         SELECT c.run_id,
-            c.attempt_id,
-            3 AS part,
-            'step'::text AS entity,
-            c.step_key AS entity_id,
-            'running'::text AS from_status,
+            c.step_key,
+            c.version,
+            c.step_status,
+            c.step_version,
+            c.code,
+            c.retry_at_ms,
+            b.part,
                 CASE
-                    WHEN (c.retry_at_ms IS NULL) THEN c.attempt_end
-                    ELSE 'retry_wait'::text
-                END AS to_status,
-            (c.step_version +
+                    WHEN (b.part = 2) THEN c.status
+                    WHEN ((b.part = 1) OR (c.attempt_end = 'lost'::text)) THEN 'ready'::text
+                    ELSE 'running'::text
+                END AS from_status,
                 CASE
-                    WHEN (c.step_status = 'ready'::text) THEN 1
-                    ELSE 0
-                END) AS expected_version,
-            c.code AS result_code,
-            ('step.'::text ||
-                CASE
-                    WHEN (c.retry_at_ms IS NULL) THEN c.attempt_end
-                    ELSE 'retry_wait'::text
-                END) AS event_type,
-            c.retry_at_ms AS due_at_ms
-           FROM ql.completion_end c
-          WHERE (c.attempt_end <> 'lost'::text)
-        UNION ALL
-         SELECT c.run_id,
-            c.attempt_id,
-            3 AS part,
-            'step'::text AS entity,
-            c.step_key AS entity_id,
-            'ready'::text AS from_status,
-                CASE
+                    WHEN (b.part = 1) THEN 'running'::text
+                    WHEN (b.part = 2) THEN c.attempt_end
+                    WHEN ((c.attempt_end <> 'lost'::text) AND (c.retry_at_ms IS NOT NULL)) THEN 'retry_wait'::text
+                    WHEN (c.attempt_end <> 'lost'::text) THEN c.attempt_end
                     WHEN (c.claim_return_count < 63) THEN 'ready'::text
                     ELSE 'failed'::text
-                END AS to_status,
-            c.step_version AS expected_version,
-                CASE
-                    WHEN (c.claim_return_count < 63) THEN NULL::text
-                    ELSE 'claim_budget_exhausted'::text
-                END AS result_code,
-                CASE
-                    WHEN (c.claim_return_count < 63) THEN 'step.ready'::text
-                    ELSE 'step.failed'::text
-                END AS event_type,
-            NULL::bigint AS due_at_ms
-           FROM ql.completion_end c
-          WHERE (c.attempt_end = 'lost'::text)) e;
+                END AS to_status
+           FROM (ql.completion_end c
+             CROSS JOIN ( SELECT 1 AS part
+                UNION ALL
+                 SELECT 2 AS part
+                UNION ALL
+                 SELECT 3 AS part) b)
+          WHERE ((b.part > 1) OR ((c.step_status = 'ready'::text) AND (c.attempt_end <> 'lost'::text)))) e;
 
 ALTER VIEW ql.completion_effect OWNER TO ql_migrator;
 
@@ -4829,32 +4832,35 @@ CREATE VIEW ql.dispatch_effect AS
          SELECT v.run_id,
             v.attempt_id,
             1 AS part,
-            'attempt'::text AS entity,
+                CASE
+                    WHEN (v.cancel_reason IS NULL) THEN 'attempt'::text
+                    ELSE 'lease'::text
+                END AS entity,
             v.attempt_id AS entity_id,
-            'claimed'::text AS from_status,
-            'starting'::text AS to_status,
-            v.version AS expected_version,
-            NULL::text AS result_code,
-            'workflow.task_attempt.starting'::text AS event_type,
+                CASE
+                    WHEN (v.cancel_reason IS NULL) THEN 'claimed'::text
+                    ELSE 'leased'::text
+                END AS from_status,
+                CASE
+                    WHEN (v.cancel_reason IS NULL) THEN 'starting'::text
+                    ELSE 'released'::text
+                END AS to_status,
+                CASE
+                    WHEN (v.cancel_reason IS NULL) THEN v.version
+                    ELSE v.lease_version
+                END AS expected_version,
+                CASE
+                    WHEN (v.cancel_reason IS NOT NULL) THEN 'start_refused'::text
+                    ELSE NULL::text
+                END AS result_code,
+                CASE
+                    WHEN (v.cancel_reason IS NULL) THEN 'workflow.task_attempt.starting'::text
+                    ELSE 'workflow.task_dispatch_released'::text
+                END AS event_type,
             v.attempt_id AS input_id
            FROM (ql.live_attempt v
              JOIN ql.attempt_report p ON (((p.run_id = v.run_id) AND (p.attempt_id = v.attempt_id) AND (p.fence = v.fence) AND (p.kind = 'starting'::text))))
-          WHERE ((v.status = 'claimed'::text) AND (v.lease_status = 'leased'::text) AND (v.step_status = 'ready'::text) AND (v.step_version = v.epoch) AND (v.cancel_reason IS NULL))
-        UNION ALL
-         SELECT v.run_id,
-            v.attempt_id,
-            1 AS part,
-            'lease'::text AS entity,
-            v.attempt_id AS entity_id,
-            'leased'::text AS from_status,
-            'released'::text AS to_status,
-            v.lease_version AS expected_version,
-            'start_refused'::text AS result_code,
-            'workflow.task_dispatch_released'::text AS event_type,
-            v.attempt_id AS input_id
-           FROM (ql.live_attempt v
-             JOIN ql.attempt_report p ON (((p.run_id = v.run_id) AND (p.attempt_id = v.attempt_id) AND (p.fence = v.fence) AND (p.kind = 'starting'::text))))
-          WHERE ((v.status = 'claimed'::text) AND (v.lease_status = 'leased'::text) AND (v.cancel_reason IS NOT NULL))
+          WHERE ((v.status = 'claimed'::text) AND (v.lease_status = 'leased'::text) AND ((v.cancel_reason IS NOT NULL) OR ((v.step_status = 'ready'::text) AND (v.step_version = v.epoch))))
         UNION ALL
          SELECT v.run_id,
             v.attempt_id,
@@ -5636,7 +5642,9 @@ CREATE TABLE ql.workflow_revision (
     workflow_key text NOT NULL COLLATE pg_catalog."C",
     timeout_ms bigint,
     step_count bigint NOT NULL,
-    CONSTRAINT steps_within_bounds CHECK (((step_count >= 1) AND (step_count <= 128)))
+    CONSTRAINT steps_within_bounds CHECK (((step_count >= 1) AND (step_count <= 128))),
+    CONSTRAINT workflow_key_fits CHECK (((length(workflow_key) >= 1) AND (length(workflow_key) <= 63))),
+    CONSTRAINT workflow_timeout_within_bounds CHECK (((timeout_ms >= 1) AND (timeout_ms <= '2592000000'::bigint)))
 );
 
 ALTER TABLE ql.workflow_revision OWNER TO ql_migrator;
@@ -5702,6 +5710,7 @@ CREATE TABLE ql.trigger (
     updated_at_ms bigint NOT NULL,
     CONSTRAINT misfire_is_known CHECK ((misfire = ANY (ARRAY['fire_once'::text, 'skip'::text]))),
     CONSTRAINT overlap_is_known CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text]))),
+    CONSTRAINT trigger_key_fits CHECK (((length(trigger_key) >= 1) AND (length(trigger_key) <= 63))),
     CONSTRAINT trigger_kind_is_known CHECK ((kind = ANY (ARRAY['workflow'::text, 'task'::text]))),
     CONSTRAINT trigger_state_is_known CHECK ((state = ANY (ARRAY['active'::text, 'paused'::text, 'withdrawn'::text])))
 );
@@ -6419,6 +6428,13 @@ GRANT ALL ON FUNCTION ql.attempt_key(p_attempt_id text) TO ql_authority;
 
 REVOKE ALL ON FUNCTION ql.canonical(p_value jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.canonical(p_value jsonb) TO ql_authority;
+
+--
+-- Name: FUNCTION canonical_object(p_value jsonb); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.canonical_object(p_value jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.canonical_object(p_value jsonb) TO ql_authority;
 
 --
 -- Name: FUNCTION check_manifest(p_package_key text, p_model jsonb); Type: ACL; Schema: ql; Owner: ql_migrator

@@ -20,6 +20,7 @@ NAME_CHARS: Final = 200
 ID_CHARS: Final = 36
 # An inline task is called "<workflow>/<step>".
 TASK_KEY_CHARS: Final = 2 * KEY_CHARS + 1
+QUEUE_CHARS: Final = 200
 
 # Sizes
 PACKAGE_BYTES: Final = 256 * 1024
@@ -55,6 +56,7 @@ LEASE_MIN_MS: Final = 5_000
 LEASE_MAX_MS: Final = 5 * 60 * 1000
 LEASE_RENEWALS: Final = 3
 LEASE_MARGIN_MIN_MS: Final = 1_000
+GRACE_MAX_MS: Final = 3600 * 1000
 
 # Cadence
 IDLE_CLUSTER_MS: Final = 250

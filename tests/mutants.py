@@ -77,7 +77,7 @@ CASES = (
     ),
     Mutant(
         "a start under an intent goes through", "dispatch", "dispatch_effect",
-        "and v.cancel_reason is null\n", "\n", count=2, place=1,
+        "v.cancel_reason is null then", "1 = 1 then", count=5,
     ),
     Mutant(
         "an older offer takes the lease", "dispatch", "dispatch_effect",

@@ -232,3 +232,11 @@ def test_a_step_asks_for_read_committed(postgres_dsn: str) -> None:
         with pytest.raises(psycopg.Error) as caught:
             other.execute(CALL, ["one"])
     assert isinstance(error_of(caught.value.sqlstate or "", ""), NotReady)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":1e400000}', '{"a":' * 20_000 + "1" + "}" * 20_000], ids=["huge", "deep"]
+)
+def test_an_input_that_cannot_be_read_is_refused(published: Store, text: str) -> None:
+    with pytest.raises(Malformed):
+        start(published, p_input=text)

@@ -1,10 +1,12 @@
 """Completion: what a report of an end does, and what it no longer may (DOMAIN §3.5, DESIGN §9)."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
+from qinglong_sql.errors import Malformed
 from tests import acting
 from tests.acting import LEASE_MS, Engine, Held, Store
 
@@ -356,3 +358,50 @@ def test_what_was_attested_cannot_be_reported(store: Store) -> None:
     _, held = running(store)
     store.call("attest_attempts", p_commands=acting.commands(held, reason="gone"))
     assert acting.report(store, held)[0]["code"] == "QL410"
+
+
+HUGE = '{"a":1e400000}'
+DEEP = '{"a":' * 20_000 + "1" + "}" * 20_000
+NESTED = '{"a":' * 100 + "1" + "}" * 100  # deeper than limits.JSON_DEPTH
+
+
+@pytest.mark.parametrize("bad", [HUGE, DEEP], ids=["huge", "deep"])
+def test_an_output_that_cannot_be_read_blocks_no_other_report(store: Store, bad: str) -> None:
+    batch = two_ends(store)
+    batch[0]["output"] = bad
+    rows = store.call("report_attempts", p_commands=json.dumps(batch))
+    assert [(row["outcome"], row["code"]) for row in rows] == [
+        ("blocked", "QL400"), ("applied", None),
+    ]  # fmt: skip
+
+
+def test_an_output_that_cannot_be_walked_is_malformed(store: Store) -> None:
+    """SQLite, whose only worker writes outputs as text, refuses the whole batch."""
+    text = json.dumps(two_ends(store)).replace('"output": null', f'"output": {NESTED}', 1)
+    if store.engine == "sqlite":
+        with pytest.raises(Malformed):
+            store.call("report_attempts", p_commands=text)
+        return
+    rows = store.call("report_attempts", p_commands=text)
+    assert [row["outcome"] for row in rows] == ["applied", "applied"]
+
+
+@pytest.mark.parametrize("bad", [HUGE, DEEP], ids=["huge", "deep"])
+def test_a_batch_that_cannot_be_read_is_malformed(store: Store, bad: str) -> None:
+    """As a whole, or the command in it."""
+    try:
+        codes = [row["code"] for row in store.call("report_attempts", p_commands=f"[{bad}]")]
+    except Malformed:
+        codes = ["QL400"]
+    assert codes == ["QL400"]
+
+
+def two_ends(store: Store) -> list[acting.Row]:
+    """The reports of two running executions that exit with 0 and without output."""
+    acting.begun(store, {"a": [], "b": []})
+    held = acting.lease(store, "o1", "o2")
+    acting.run(store, *held.values())
+    ended = {"how": "exit", "exit_code": 0, "output": None, "error": None}
+    rows = json.loads(acting.commands(*held.values(), **ended))
+    assert isinstance(rows, list)
+    return rows

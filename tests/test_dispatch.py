@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from qinglong_sql.errors import Fenced, Malformed, Unknown
+from qinglong_sql.limits import GRACE_MAX_MS
 from tests import acting
 from tests.acting import GRACE_MS, LEASE_MS, Engine, Store
 
@@ -47,6 +48,17 @@ def test_an_ended_session_leases_nothing_more(store: Store, engine: Engine) -> N
     with pytest.raises(Fenced):
         acting.offer_rows(store, ["o1"])
     assert acting.everything(engine) == before
+
+
+@pytest.mark.parametrize("grace_ms", [-1, GRACE_MAX_MS + 1, 2**63 - 1])
+def test_a_grace_is_bounded(store: Store, engine: Engine, grace_ms: int) -> None:
+    """It is added to times by views that read all runs: one sum too large would break them all."""
+    asked = {"p_worker_id": "w1", "p_session_id": "s1", "p_queues": '["default"]', "p_slots": 1}
+    before = acting.everything(engine)
+    with pytest.raises(Malformed):
+        store.call("register_worker", **asked, p_self_fencing=1, p_grace_ms=grace_ms)
+    assert acting.everything(engine) == before
+    store.call("register_worker", **asked, p_self_fencing=1, p_grace_ms=GRACE_MAX_MS)
 
 
 def test_only_the_current_session_may_end(store: Store) -> None:

@@ -145,6 +145,23 @@ def test_two_workers_lease_different_attempts(store: Store, other: psycopg.Conne
     assert row["attempt_id"] != taken[0]
 
 
+def test_an_offer_id_that_another_worker_took_meanwhile_leases_nothing(
+    store: Store, other: psycopg.Connection
+) -> None:
+    acting.publish(store, {"a": []})
+    for key in ("k1", "k2"):
+        acting.admit(store, acting.start(store, key=key))
+    acting.register(store)
+    other.execute("select ql_worker.register_worker('w2', 's2', '[\"default\"]', 8, 1, 0)")
+    other.commit()
+    ask = "select attempt_id from ql_worker.lease_attempts('w2', 's2', 'default', %s, 30000, null)"
+    assert len(other.execute(ask, [acting.offers(["o1"])]).fetchall()) == 1
+    release = threading.Timer(0.03, other.commit)
+    release.start()
+    assert [row["offer_id"] for row in acting.offer_rows(store, ["o1", "o2"])] in ([], ["o2"])
+    release.join()
+
+
 def test_an_uncommitted_intent_wins_over_a_start_that_waits_for_it(
     store: Store, other: psycopg.Connection
 ) -> None:

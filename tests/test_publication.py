@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from qinglong_sql import limits
 from qinglong_sql.canonical import canonical, digest
 from qinglong_sql.errors import Malformed, Unknown
 from qinglong_sql.store import Store
@@ -239,3 +240,73 @@ def test_only_another_calendar_resets_a_schedule(store: Store, engine: Engine) -
     assert state_version() == first + 1
     publish(store, model(triggers={"n": trigger(cron="0 3 * * *", tz="Asia/Shanghai")}))
     assert state_version() == first + 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"timeout_ms": 0},
+        {"timeout_ms": limits.TIMEOUT_MAX_MS + 1},
+        {"timeout_ms": 2**63 - 1},
+        {"retry": {"backoff_ms": -1}},
+        {"retry": {"max_backoff_ms": -1}},
+        {"retry": {"backoff_ms": 2**62, "max_backoff_ms": 2**62}},
+        {"retry": {"max_backoff_ms": limits.BACKOFF_MAX_MS + 1}},
+        {"queue": ""},
+        {"queue": "q" * (limits.QUEUE_CHARS + 1)},
+    ],
+)
+def test_a_task_that_no_batch_could_carry_is_refused(
+    store: Store, engine: Engine, changes: Any
+) -> None:
+    """A deadline that overflows would end the whole batch of starts in which it comes along."""
+    before = acting.everything(engine)
+    with pytest.raises(Malformed):
+        acting.publish_model(store, model(tasks={"work": acting.task(**changes)}))
+    assert acting.everything(engine) == before
+
+
+def test_the_largest_task_is_published(store: Store) -> None:
+    work = acting.task(
+        timeout_ms=limits.TIMEOUT_MAX_MS,
+        queue="q" * limits.QUEUE_CHARS,
+        retry={"attempts": 64, "backoff_ms": 0, "max_backoff_ms": limits.BACKOFF_MAX_MS},
+    )
+    flow = acting.workflow({"s" * limits.KEY_CHARS: []}, timeout_ms=limits.TIMEOUT_MAX_MS)
+    acting.publish_model(store, model(tasks={"work": work}, workflows={"flow": flow}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workflows": {"flow": acting.workflow({"a": []}, timeout_ms=2**63 - 1)}},
+        {"workflows": {"f" * (limits.KEY_CHARS + 1): acting.workflow({"a": []})}},
+        {"workflows": {"flow": acting.workflow({"s" * (limits.KEY_CHARS + 1): []})}},
+        {"tasks": {"work": acting.task(), "t" * (limits.TASK_KEY_CHARS + 1): acting.task()}},
+        {"triggers": {"t" * (limits.KEY_CHARS + 1): trigger()}},
+    ],
+)
+def test_keys_and_timeouts_are_bounded(store: Store, engine: Engine, changes: Model) -> None:
+    before = acting.everything(engine)
+    with pytest.raises(Malformed):
+        acting.publish_model(store, model(**changes))
+    assert acting.everything(engine) == before
+
+
+@pytest.mark.parametrize(
+    "key", ["", "p" * (limits.KEY_CHARS + 1), random.Random(1).randbytes(4000).hex()]
+)
+def test_a_package_key_is_bounded(store: Store, key: str) -> None:
+    text = canonical(model() | {"package": key})
+    with pytest.raises(Malformed):
+        store.call("publish_package", p_package_key=key, p_manifest=text, p_base_dir="/srv")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a":1e400000}', *('{"a":' * deep + "1" + "}" * deep for deep in (3_000, 20_000))],
+    ids=["huge", "deep", "deeper"],
+)
+def test_a_manifest_that_cannot_be_read_is_refused(store: Store, text: str) -> None:
+    with pytest.raises(Malformed):
+        store.call("publish_package", p_package_key="nightly", p_manifest=text, p_base_dir="/srv")

@@ -6,7 +6,7 @@ set local search_path = pg_catalog, pg_temp;
 
 set local search_path = pg_catalog, pg_temp;
 
--- from sql/postgres/schema.sql sha256 58c943a79b43626d42d2f05e2c9eb0b0bf3dacd404f5b7f0b2e2450c5abd2920
+-- from sql/postgres/schema.sql sha256 62ce93ddaa313b4dce5871b422e318e827f5d19bc28ee85d9e8d1fc390b03ff8
 -- SCHEMAS — the schema is the permission class (DESIGN §8): `ql` holds tables, views and internals,
 -- every other schema the functions that the role of its name may execute.
 -- Owners: ql_migrator of `ql`, its tables, views and helpers, so that ql_authority, which owns the
@@ -194,6 +194,22 @@ begin
 end;
 $$;
 
+-- HELPER   canonical_object — an object as canonical JSON; null when it is none, or nested too
+--          deeply to be walked
+create or replace function ql.canonical_object (p_value jsonb)
+returns text
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return case when jsonb_typeof(p_value) = 'object' then ql.canonical(p_value) end;
+exception
+  when program_limit_exceeded or statement_too_complex then
+    return null;
+end;
+$$;
+
 -- HELPER   attempt_key — the advisory key of lock 1
 create or replace function ql.attempt_key (p_attempt_id text)
 returns bigint
@@ -277,7 +293,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/table.sql sha256 d5b6e1585fbc4382851500311ddf8d9d392476a161ff66a168fff22f692f1179
+-- from sql/postgres/table.sql sha256 68dbddc504203539c6130e6606559b1cef93124286e66ee3796ea4dbcdfb82b3
 -- TABLES — what exists. Immutable columns come first in each table; ql_authority may update only
 -- the columns after the line "moves". Ids compare by byte: every text key is collate "C".
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -329,6 +345,11 @@ create table ql.task_revision (
     references ql.package_generation (package_key, generation),
   constraint one_revision_a_task_and_generation unique (package_key, generation, task_key),
   constraint attempts_within_bounds check (retry_attempts between 1 and 64),
+  constraint task_key_fits check (length(task_key) between 1 and 127),
+  constraint task_timeout_within_bounds check (timeout_ms between 1 and 2592000000),
+  constraint backoff_within_bounds check (backoff_ms between 0 and 86400000),
+  constraint max_backoff_within_bounds check (max_backoff_ms between 0 and 86400000),
+  constraint queue_fits check (length(queue) between 1 and 200),
   constraint on_lost_is_known check (on_lost in ('retry', 'fail', 'hold')),
   constraint only_idempotent_work_is_retried_when_lost check (on_lost <> 'retry' or idempotent = 1)
 );
@@ -343,6 +364,8 @@ create table ql.workflow_revision (
   foreign key (package_key, generation)
     references ql.package_generation (package_key, generation),
   constraint one_revision_a_workflow_and_generation unique (package_key, generation, workflow_key),
+  constraint workflow_key_fits check (length(workflow_key) between 1 and 63),
+  constraint workflow_timeout_within_bounds check (timeout_ms between 1 and 2592000000),
   constraint steps_within_bounds check (step_count between 1 and 128)
 );
 
@@ -352,6 +375,7 @@ create table ql.workflow_step (
   task_id text collate "C" not null references ql.task_revision (task_id),
   need_count bigint not null,
   primary key (workflow_id, step_key),
+  constraint step_key_fits check (length(step_key) between 1 and 63),
   constraint needs_within_bounds check (need_count between 0 and 127)
 );
 
@@ -385,6 +409,7 @@ create table ql.trigger (
   overlap text collate "C" not null,
   updated_at_ms bigint not null,
   primary key (package_key, trigger_key),
+  constraint trigger_key_fits check (length(trigger_key) between 1 and 63),
   constraint trigger_state_is_known check (state in ('active', 'paused', 'withdrawn')),
   constraint trigger_kind_is_known check (kind in ('workflow', 'task')),
   constraint misfire_is_known check (misfire in ('fire_once', 'skip')),
@@ -723,7 +748,7 @@ create table ql.run_fault (
 
 set local search_path = ql, pg_catalog, pg_temp;
 
--- from sql/decision/state.sql sha256 74de4b624cbdfb577642342ab230cc8804b90c6f3a42af36e6103f221d180b49
+-- from sql/decision/state.sql sha256 f5c1dfc6b90b1e779e4c7224f25e6b733440cd7fb673d429dea3d0a702fe598a
 -- STATE — the machines of DESIGN §5 and DOMAIN §3 as relations, and the admissions as views.
 -- Every decision below reads facts of one run; callers filter by run_id and by nothing else.
 
@@ -844,10 +869,10 @@ select
   a.version,
   a.epoch,
   a.deadline_at_ms,
-  (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_status,
-  (select l.version from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_version,
-  (select l.fence from attempt_lease as l where l.attempt_id = a.attempt_id) as fence,
-  (select r.cancel_reason from run as r where r.run_id = a.run_id) as cancel_reason,
+  l.status as lease_status,
+  l.version as lease_version,
+  l.fence,
+  r.cancel_reason,
   s.status as step_status,
   s.version as step_version,
   s.attempt_count + case when s.status = 'ready' then 1 else 0 end as started_count,
@@ -872,8 +897,10 @@ select
     ) as d
   ) as delay_ms
 from task_attempt as a
+join run as r on r.run_id = a.run_id
 join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
 join task_revision as t on t.task_id = a.task_id
+left join attempt_lease as l on l.attempt_id = a.attempt_id
 where a.status in ('claimed', 'starting', 'running');
 
 -- from sql/decision/admission.sql sha256 ad471a40ec1c09ecdb5ce0f497f04e4bf2bdbb13cba2c926d68c9ebd8c6c9b89
@@ -1117,7 +1144,7 @@ from (
     ) = 'running'
 ) as e;
 
--- from sql/decision/dispatch.sql sha256 5c76f18b58dc07b56dbb215eed61b2be78da7708cdfaf78690ec3772211011ad
+-- from sql/decision/dispatch.sql sha256 430afbe48de605eb94f818ace53ae50c7b07599e76fd2b664b97820c68d03dc5
 -- DISPATCH — what an offer, a starting ACK and a running ACK do (DOMAIN §3.5, DESIGN §5).
 -- An offer takes the lease of a claimed attempt. The starting ACK is the start barrier; under an
 -- intent it is refused, and the lease goes back because nothing has started. The running ACK counts
@@ -1164,13 +1191,16 @@ from (
     v.run_id,
     v.attempt_id,
     1 as part,
-    'attempt' as entity,
+    case when v.cancel_reason is null then 'attempt' else 'lease' end as entity,
     v.attempt_id as entity_id,
-    'claimed' as from_status,
-    'starting' as to_status,
-    v.version as expected_version,
-    cast(null as text) as result_code,
-    'workflow.task_attempt.starting' as event_type,
+    case when v.cancel_reason is null then 'claimed' else 'leased' end as from_status,
+    case when v.cancel_reason is null then 'starting' else 'released' end as to_status,
+    case when v.cancel_reason is null then v.version else v.lease_version end as expected_version,
+    case when v.cancel_reason is not null then 'start_refused' end as result_code,
+    case
+      when v.cancel_reason is null then 'workflow.task_attempt.starting'
+      else 'workflow.task_dispatch_released'
+    end as event_type,
     v.attempt_id as input_id
   from live_attempt as v
   join attempt_report as p
@@ -1180,29 +1210,9 @@ from (
     and p.kind = 'starting'
   where v.status = 'claimed'
     and v.lease_status = 'leased'
-    and v.step_status = 'ready'
-    and v.step_version = v.epoch
-    and v.cancel_reason is null
-  union all
-  select
-    v.run_id,
-    v.attempt_id,
-    1 as part,
-    'lease' as entity,
-    v.attempt_id as entity_id,
-    'leased' as from_status,
-    'released' as to_status,
-    v.lease_version as expected_version,
-    'start_refused' as result_code,
-    'workflow.task_dispatch_released' as event_type,
-    v.attempt_id as input_id
-  from live_attempt as v
-  join attempt_report as p
-    on p.run_id = v.run_id
-    and p.attempt_id = v.attempt_id
-    and p.fence = v.fence
-    and p.kind = 'starting'
-  where v.status = 'claimed' and v.lease_status = 'leased' and v.cancel_reason is not null
+    and (
+      v.cancel_reason is not null or (v.step_status = 'ready' and v.step_version = v.epoch)
+    )
   union all
   select
     v.run_id,
@@ -1237,7 +1247,7 @@ from (
     )
 ) as e;
 
--- from sql/decision/completion.sql sha256 097e98a1c529def13bb7aa139ebdc9251ab43cac6ca67d82fd120b2bba86f5e5
+-- from sql/decision/completion.sql sha256 0b14fbec3f8eddb2e1034432f9891ad5715263971c1143652967b8520df2827d
 -- COMPLETION — what a worker's report of an end does (DOMAIN §3.5; retry: DESIGN §5).
 -- Priority: not started, intent, deadline, exit 0, failure. With an intent the reason decides, so a
 -- clean exit after a stop request is recorded as cancelled. A report from `starting` writes
@@ -1311,79 +1321,56 @@ from (
     and (v.status <> 'running' or p.how <> 'not_started')
 ) as x;
 
+-- Told in parts: 1 the step that starts with its end (from `ready`), 2 the attempt, 3 the step.
 create view completion_effect as
 select
   e.run_id,
   row_number() over (partition by e.run_id order by e.attempt_id, e.part) as ordinal,
-  e.entity,
-  e.entity_id,
+  case e.part when 2 then 'attempt' else 'step' end as entity,
+  case e.part when 2 then e.attempt_id else e.step_key end as entity_id,
   e.from_status,
   e.to_status,
-  e.expected_version,
-  e.result_code,
-  e.event_type,
-  e.due_at_ms,
+  case
+    when e.part = 2 then e.version
+    when e.part = 3 and e.from_status = 'running' and e.step_status = 'ready'
+      then e.step_version + 1
+    else e.step_version
+  end as expected_version,
+  case
+    when e.part = 1 or e.to_status = 'ready' then null
+    when e.part = 3 and e.from_status = 'ready' then 'claim_budget_exhausted'
+    else e.code
+  end as result_code,
+  case e.part when 2 then 'workflow.task_attempt.' else 'step.' end || e.to_status as event_type,
+  case when e.to_status = 'retry_wait' then e.retry_at_ms end as due_at_ms,
   e.attempt_id as input_id
 from (
   select
     c.run_id,
     c.attempt_id,
-    1 as part,
-    'step' as entity,
-    c.step_key as entity_id,
-    'ready' as from_status,
-    'running' as to_status,
-    c.step_version as expected_version,
-    cast(null as text) as result_code,
-    'step.running' as event_type,
-    cast(null as bigint) as due_at_ms
+    c.step_key,
+    c.version,
+    c.step_status,
+    c.step_version,
+    c.code,
+    c.retry_at_ms,
+    b.part,
+    case
+      when b.part = 2 then c.status
+      when b.part = 1 or c.attempt_end = 'lost' then 'ready'
+      else 'running'
+    end as from_status,
+    case
+      when b.part = 1 then 'running'
+      when b.part = 2 then c.attempt_end
+      when c.attempt_end <> 'lost' and c.retry_at_ms is not null then 'retry_wait'
+      when c.attempt_end <> 'lost' then c.attempt_end
+      when c.claim_return_count < 63 then 'ready'
+      else 'failed'
+    end as to_status
   from completion_end as c
-  where c.step_status = 'ready' and c.attempt_end <> 'lost'
-  union all
-  select
-    c.run_id,
-    c.attempt_id,
-    2 as part,
-    'attempt' as entity,
-    c.attempt_id as entity_id,
-    c.status as from_status,
-    c.attempt_end as to_status,
-    c.version as expected_version,
-    c.code as result_code,
-    'workflow.task_attempt.' || c.attempt_end as event_type,
-    cast(null as bigint) as due_at_ms
-  from completion_end as c
-  union all
-  select
-    c.run_id,
-    c.attempt_id,
-    3 as part,
-    'step' as entity,
-    c.step_key as entity_id,
-    'running' as from_status,
-    case when c.retry_at_ms is null then c.attempt_end else 'retry_wait' end as to_status,
-    c.step_version + case when c.step_status = 'ready' then 1 else 0 end as expected_version,
-    c.code as result_code,
-    'step.' || case when c.retry_at_ms is null then c.attempt_end else 'retry_wait' end
-      as event_type,
-    c.retry_at_ms as due_at_ms
-  from completion_end as c
-  where c.attempt_end <> 'lost'
-  union all
-  select
-    c.run_id,
-    c.attempt_id,
-    3 as part,
-    'step' as entity,
-    c.step_key as entity_id,
-    'ready' as from_status,
-    case when c.claim_return_count < 63 then 'ready' else 'failed' end as to_status,
-    c.step_version as expected_version,
-    case when c.claim_return_count < 63 then null else 'claim_budget_exhausted' end as result_code,
-    case when c.claim_return_count < 63 then 'step.ready' else 'step.failed' end as event_type,
-    cast(null as bigint) as due_at_ms
-  from completion_end as c
-  where c.attempt_end = 'lost'
+  cross join (select 1 as part union all select 2 as part union all select 3 as part) as b
+  where b.part > 1 or (c.step_status = 'ready' and c.attempt_end <> 'lost')
 ) as e;
 
 -- from sql/decision/recovery.sql sha256 bb183a4f156cc96d931e4143a4fff5fcf86f4a89de18fb72a896f0d0b2441f94
@@ -3250,7 +3237,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/publication.sql sha256 8a69bff8c09733d94198d6da3016683ce880c294bbd9a5398331fc700401533a
+-- from sql/postgres/publication.sql sha256 82985b83be7f26a6fc22d233ee614ecbdf394694a606175d4a9ff666c8a4fa58
 -- PUBLICATION — a manifest becomes a generation (DESIGN §5). The same content is a replay; an older
 -- content again is a new number. Runs keep the generation that they were started with.
 
@@ -3287,7 +3274,7 @@ declare
   v_constraint text;
 begin
   perform ql.assert_read_committed();
-  if p_package_key is null
+  if coalesce(length(p_package_key), 0) not between 1 and 63
     or p_base_dir is null
     or not coalesce(ql.is_object(p_manifest), false)
   then
@@ -3295,7 +3282,10 @@ begin
       using errcode = 'QL400';
   end if;
   v_model := p_manifest::jsonb;
-  v_manifest := ql.canonical(v_model);
+  v_manifest := ql.canonical_object(v_model);
+  if v_manifest is null then
+    raise exception 'the manifest is nested too deeply' using errcode = 'QL400';
+  end if;
   v_digest := ql.sha256_hex(v_manifest);
 
   insert into ql.package (package_key, generation, base_dir, updated_at_ms)
@@ -3701,7 +3691,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/agenda.sql sha256 3b540ed09c6e92439dc2282a94fdc007033de6c886ff22564b8b0117a763fe86
+-- from sql/postgres/agenda.sql sha256 a2280f9db3a910416482a3de762308a8a1099712ef644f0615750b487ef33f91
 -- AGENDA — what is due, for which run, when (DESIGN §5). Rows are written under the run's lock.
 -- Pages take runs, never agenda rows; the sweep puts back what is missing; faults move a row away.
 
@@ -3850,17 +3840,19 @@ $$;
 -- HELPER   effect_counts — how many effects each run gets, in the order of the runs
 create or replace function ql.effect_counts (p_run_ids text[], p_effects ql.effect[])
 returns bigint[]
-language sql
+language plpgsql  -- not sql, which would be planned anew at every call
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select array(
+begin
+  return array(
     select count(e.run_id)
     from unnest(p_run_ids) with ordinality as r (run_id, position)
     left join unnest(p_effects) as e on e.run_id = r.run_id
     group by r.position
     order by r.position
   );
+end;
 $$;
 
 -- STEP     due_page — candidates of a stage, for stages that take one run a transaction
@@ -4332,7 +4324,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/authority.sql sha256 393ad9ca0bfb97b0f202e83c026601e33b6c3bfd0bef5fcabc8c9292bb749c8c
+-- from sql/postgres/authority.sql sha256 529a8390c77b305a233f8251e02885bd7c4b8216c5a5c25bc0bd6777acfd7856
 -- AUTHORITY — what all batches of workers share: expand, lock in order, keep what was said.
 -- The order is the one of DESIGN §6; start, running, report and attest go through it, and nothing
 -- else does.
@@ -4362,7 +4354,7 @@ as $$
 begin
   return jsonb_typeof(p_text::jsonb) = 'object';
 exception
-  when invalid_text_representation or untranslatable_character then
+  when data_exception or program_limit_exceeded or statement_too_complex then
     return false;
 end;
 $$;
@@ -4381,7 +4373,7 @@ begin
   begin
     v_list := p_commands::jsonb;
   exception
-    when invalid_text_representation or untranslatable_character then
+    when data_exception or program_limit_exceeded or statement_too_complex then
       v_list := null;
   end;
   if jsonb_typeof(v_list) is distinct from 'array' or jsonb_array_length(v_list) > 128 then
@@ -4447,7 +4439,8 @@ begin
         end as exit_code,
         case
           when p_kind <> 'ended' then null
-          when jsonb_typeof(e.value -> 'output') = 'object' then ql.canonical(e.value -> 'output')
+          when jsonb_typeof(e.value -> 'output') = 'object'
+            then coalesce(ql.canonical_object(e.value -> 'output'), '')
           else e.value ->> 'output'
         end as output,
         case when p_kind = 'ended' then e.value ->> 'error' end as error,
@@ -4551,13 +4544,15 @@ $$;
 -- HELPER   runs_of — the runs of some attempts of a batch
 create or replace function ql.runs_of (p_commands ql.command[], p_attempt_ids text[])
 returns text[]
-language sql
+language plpgsql  -- not sql, which would be planned anew at every call
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select array(
+begin
+  return array(
     select distinct c.run_id from unnest(p_commands) as c where c.attempt_id = any(p_attempt_ids)
   );
+end;
 $$;
 
 -- HELPER   accept_reports — insert the reports that have authority: leased, same fence, same token
@@ -4671,7 +4666,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch.sql sha256 3254899f628ed12e2625a1e6e234a52b51587ed1a1eece3aed004d7027a772b1
+-- from sql/postgres/dispatch.sql sha256 4e1c61a0f406a6ecdc8a8ed91b953c8eba36bc5891d62e7c944b2ed5f2827695
 -- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
 -- What a holder of a lease may do with it is in dispatch_start.sql.
 
@@ -4710,9 +4705,9 @@ begin
     or jsonb_array_length(ql.command_list(p_queues)) = 0
     or coalesce(p_slots, 0) not between 1 and 1024
     or coalesce(p_self_fencing, -1) not in (0, 1)
-    or coalesce(p_grace_ms, -1) < 0
+    or coalesce(p_grace_ms, -1) not between 0 and 3600000
   then
-    raise exception 'a worker has an id, a session, queues, 1 to 1024 slots and a grace'
+    raise exception 'a worker has an id, a session, queues, 1 to 1024 slots and a grace up to 1 h'
       using errcode = 'QL400';
   end if;
 
@@ -4949,6 +4944,7 @@ begin
     join unnest(p_offer_ids, p_digests)
       with ordinality as o (offer_id, token_digest, position) on o.position = f.position
     order by f.attempt_id
+    on conflict do nothing  -- another worker has made an offer of this id meanwhile
     returning m.offer_id
   )
   select coalesce(array_agg(m.offer_id), '{}')

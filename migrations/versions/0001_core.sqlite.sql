@@ -1,7 +1,7 @@
 -- 0001_core, sqlite: written by scripts/freeze.py, never by hand.
 -- LOCKS    only what it makes itself
 
--- from sql/sqlite/table.sql sha256 4cea35c70a3001976fcfba28e9b52fa0563a954007de48edac18c16f98152b0f
+-- from sql/sqlite/table.sql sha256 d07a97c6a6b245e709cdc2e3e1ad504732bfb3d8df17bd7bd851034bbba5e203
 -- TABLES — mirror of sql/postgres/table.sql. Immutable columns come first in each table; a trigger
 -- at the end refuses to change a column before the line "moves". Text compares by byte.
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -53,6 +53,11 @@ create table task_revision (
     references package_generation (package_key, generation),
   constraint one_revision_a_task_and_generation unique (package_key, generation, task_key),
   constraint attempts_within_bounds check (retry_attempts between 1 and 64),
+  constraint task_key_fits check (length(task_key) between 1 and 127),
+  constraint task_timeout_within_bounds check (timeout_ms between 1 and 2592000000),
+  constraint backoff_within_bounds check (backoff_ms between 0 and 86400000),
+  constraint max_backoff_within_bounds check (max_backoff_ms between 0 and 86400000),
+  constraint queue_fits check (length(queue) between 1 and 200),
   constraint on_lost_is_known check (on_lost in ('retry', 'fail', 'hold')),
   constraint only_idempotent_work_is_retried_when_lost check (on_lost <> 'retry' or idempotent = 1)
 ) strict, without rowid;
@@ -67,6 +72,8 @@ create table workflow_revision (
   foreign key (package_key, generation)
     references package_generation (package_key, generation),
   constraint one_revision_a_workflow_and_generation unique (package_key, generation, workflow_key),
+  constraint workflow_key_fits check (length(workflow_key) between 1 and 63),
+  constraint workflow_timeout_within_bounds check (timeout_ms between 1 and 2592000000),
   constraint steps_within_bounds check (step_count between 1 and 128)
 ) strict, without rowid;
 
@@ -76,6 +83,7 @@ create table workflow_step (
   task_id text not null references task_revision (task_id),
   need_count integer not null,
   primary key (workflow_id, step_key),
+  constraint step_key_fits check (length(step_key) between 1 and 63),
   constraint needs_within_bounds check (need_count between 0 and 127)
 ) strict, without rowid;
 
@@ -110,6 +118,7 @@ create table trigger (
   overlap text not null,
   updated_at_ms integer not null,
   primary key (package_key, trigger_key),
+  constraint trigger_key_fits check (length(trigger_key) between 1 and 63),
   constraint trigger_state_is_known check (state in ('active', 'paused', 'withdrawn')),
   constraint trigger_kind_is_known check (kind in ('workflow', 'task')),
   constraint misfire_is_known check (misfire in ('fire_once', 'skip')),
@@ -740,7 +749,7 @@ begin
   select raise(abort, 'QL500 run_event is append-only');
 end;
 
--- from sql/decision/state.sql sha256 74de4b624cbdfb577642342ab230cc8804b90c6f3a42af36e6103f221d180b49
+-- from sql/decision/state.sql sha256 f5c1dfc6b90b1e779e4c7224f25e6b733440cd7fb673d429dea3d0a702fe598a
 -- STATE — the machines of DESIGN §5 and DOMAIN §3 as relations, and the admissions as views.
 -- Every decision below reads facts of one run; callers filter by run_id and by nothing else.
 
@@ -861,10 +870,10 @@ select
   a.version,
   a.epoch,
   a.deadline_at_ms,
-  (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_status,
-  (select l.version from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_version,
-  (select l.fence from attempt_lease as l where l.attempt_id = a.attempt_id) as fence,
-  (select r.cancel_reason from run as r where r.run_id = a.run_id) as cancel_reason,
+  l.status as lease_status,
+  l.version as lease_version,
+  l.fence,
+  r.cancel_reason,
   s.status as step_status,
   s.version as step_version,
   s.attempt_count + case when s.status = 'ready' then 1 else 0 end as started_count,
@@ -889,8 +898,10 @@ select
     ) as d
   ) as delay_ms
 from task_attempt as a
+join run as r on r.run_id = a.run_id
 join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
 join task_revision as t on t.task_id = a.task_id
+left join attempt_lease as l on l.attempt_id = a.attempt_id
 where a.status in ('claimed', 'starting', 'running');
 
 -- from sql/decision/admission.sql sha256 ad471a40ec1c09ecdb5ce0f497f04e4bf2bdbb13cba2c926d68c9ebd8c6c9b89
@@ -1134,7 +1145,7 @@ from (
     ) = 'running'
 ) as e;
 
--- from sql/decision/dispatch.sql sha256 5c76f18b58dc07b56dbb215eed61b2be78da7708cdfaf78690ec3772211011ad
+-- from sql/decision/dispatch.sql sha256 430afbe48de605eb94f818ace53ae50c7b07599e76fd2b664b97820c68d03dc5
 -- DISPATCH — what an offer, a starting ACK and a running ACK do (DOMAIN §3.5, DESIGN §5).
 -- An offer takes the lease of a claimed attempt. The starting ACK is the start barrier; under an
 -- intent it is refused, and the lease goes back because nothing has started. The running ACK counts
@@ -1181,13 +1192,16 @@ from (
     v.run_id,
     v.attempt_id,
     1 as part,
-    'attempt' as entity,
+    case when v.cancel_reason is null then 'attempt' else 'lease' end as entity,
     v.attempt_id as entity_id,
-    'claimed' as from_status,
-    'starting' as to_status,
-    v.version as expected_version,
-    cast(null as text) as result_code,
-    'workflow.task_attempt.starting' as event_type,
+    case when v.cancel_reason is null then 'claimed' else 'leased' end as from_status,
+    case when v.cancel_reason is null then 'starting' else 'released' end as to_status,
+    case when v.cancel_reason is null then v.version else v.lease_version end as expected_version,
+    case when v.cancel_reason is not null then 'start_refused' end as result_code,
+    case
+      when v.cancel_reason is null then 'workflow.task_attempt.starting'
+      else 'workflow.task_dispatch_released'
+    end as event_type,
     v.attempt_id as input_id
   from live_attempt as v
   join attempt_report as p
@@ -1197,29 +1211,9 @@ from (
     and p.kind = 'starting'
   where v.status = 'claimed'
     and v.lease_status = 'leased'
-    and v.step_status = 'ready'
-    and v.step_version = v.epoch
-    and v.cancel_reason is null
-  union all
-  select
-    v.run_id,
-    v.attempt_id,
-    1 as part,
-    'lease' as entity,
-    v.attempt_id as entity_id,
-    'leased' as from_status,
-    'released' as to_status,
-    v.lease_version as expected_version,
-    'start_refused' as result_code,
-    'workflow.task_dispatch_released' as event_type,
-    v.attempt_id as input_id
-  from live_attempt as v
-  join attempt_report as p
-    on p.run_id = v.run_id
-    and p.attempt_id = v.attempt_id
-    and p.fence = v.fence
-    and p.kind = 'starting'
-  where v.status = 'claimed' and v.lease_status = 'leased' and v.cancel_reason is not null
+    and (
+      v.cancel_reason is not null or (v.step_status = 'ready' and v.step_version = v.epoch)
+    )
   union all
   select
     v.run_id,
@@ -1254,7 +1248,7 @@ from (
     )
 ) as e;
 
--- from sql/decision/completion.sql sha256 097e98a1c529def13bb7aa139ebdc9251ab43cac6ca67d82fd120b2bba86f5e5
+-- from sql/decision/completion.sql sha256 0b14fbec3f8eddb2e1034432f9891ad5715263971c1143652967b8520df2827d
 -- COMPLETION — what a worker's report of an end does (DOMAIN §3.5; retry: DESIGN §5).
 -- Priority: not started, intent, deadline, exit 0, failure. With an intent the reason decides, so a
 -- clean exit after a stop request is recorded as cancelled. A report from `starting` writes
@@ -1328,79 +1322,56 @@ from (
     and (v.status <> 'running' or p.how <> 'not_started')
 ) as x;
 
+-- Told in parts: 1 the step that starts with its end (from `ready`), 2 the attempt, 3 the step.
 create view completion_effect as
 select
   e.run_id,
   row_number() over (partition by e.run_id order by e.attempt_id, e.part) as ordinal,
-  e.entity,
-  e.entity_id,
+  case e.part when 2 then 'attempt' else 'step' end as entity,
+  case e.part when 2 then e.attempt_id else e.step_key end as entity_id,
   e.from_status,
   e.to_status,
-  e.expected_version,
-  e.result_code,
-  e.event_type,
-  e.due_at_ms,
+  case
+    when e.part = 2 then e.version
+    when e.part = 3 and e.from_status = 'running' and e.step_status = 'ready'
+      then e.step_version + 1
+    else e.step_version
+  end as expected_version,
+  case
+    when e.part = 1 or e.to_status = 'ready' then null
+    when e.part = 3 and e.from_status = 'ready' then 'claim_budget_exhausted'
+    else e.code
+  end as result_code,
+  case e.part when 2 then 'workflow.task_attempt.' else 'step.' end || e.to_status as event_type,
+  case when e.to_status = 'retry_wait' then e.retry_at_ms end as due_at_ms,
   e.attempt_id as input_id
 from (
   select
     c.run_id,
     c.attempt_id,
-    1 as part,
-    'step' as entity,
-    c.step_key as entity_id,
-    'ready' as from_status,
-    'running' as to_status,
-    c.step_version as expected_version,
-    cast(null as text) as result_code,
-    'step.running' as event_type,
-    cast(null as bigint) as due_at_ms
+    c.step_key,
+    c.version,
+    c.step_status,
+    c.step_version,
+    c.code,
+    c.retry_at_ms,
+    b.part,
+    case
+      when b.part = 2 then c.status
+      when b.part = 1 or c.attempt_end = 'lost' then 'ready'
+      else 'running'
+    end as from_status,
+    case
+      when b.part = 1 then 'running'
+      when b.part = 2 then c.attempt_end
+      when c.attempt_end <> 'lost' and c.retry_at_ms is not null then 'retry_wait'
+      when c.attempt_end <> 'lost' then c.attempt_end
+      when c.claim_return_count < 63 then 'ready'
+      else 'failed'
+    end as to_status
   from completion_end as c
-  where c.step_status = 'ready' and c.attempt_end <> 'lost'
-  union all
-  select
-    c.run_id,
-    c.attempt_id,
-    2 as part,
-    'attempt' as entity,
-    c.attempt_id as entity_id,
-    c.status as from_status,
-    c.attempt_end as to_status,
-    c.version as expected_version,
-    c.code as result_code,
-    'workflow.task_attempt.' || c.attempt_end as event_type,
-    cast(null as bigint) as due_at_ms
-  from completion_end as c
-  union all
-  select
-    c.run_id,
-    c.attempt_id,
-    3 as part,
-    'step' as entity,
-    c.step_key as entity_id,
-    'running' as from_status,
-    case when c.retry_at_ms is null then c.attempt_end else 'retry_wait' end as to_status,
-    c.step_version + case when c.step_status = 'ready' then 1 else 0 end as expected_version,
-    c.code as result_code,
-    'step.' || case when c.retry_at_ms is null then c.attempt_end else 'retry_wait' end
-      as event_type,
-    c.retry_at_ms as due_at_ms
-  from completion_end as c
-  where c.attempt_end <> 'lost'
-  union all
-  select
-    c.run_id,
-    c.attempt_id,
-    3 as part,
-    'step' as entity,
-    c.step_key as entity_id,
-    'ready' as from_status,
-    case when c.claim_return_count < 63 then 'ready' else 'failed' end as to_status,
-    c.step_version as expected_version,
-    case when c.claim_return_count < 63 then null else 'claim_budget_exhausted' end as result_code,
-    case when c.claim_return_count < 63 then 'step.ready' else 'step.failed' end as event_type,
-    cast(null as bigint) as due_at_ms
-  from completion_end as c
-  where c.attempt_end = 'lost'
+  cross join (select 1 as part union all select 2 as part union all select 3 as part) as b
+  where b.part > 1 or (c.step_status = 'ready' and c.attempt_end <> 'lost')
 ) as e;
 
 -- from sql/decision/recovery.sql sha256 bb183a4f156cc96d931e4143a4fff5fcf86f4a89de18fb72a896f0d0b2441f94

@@ -71,77 +71,54 @@ from (
     and (v.status <> 'running' or p.how <> 'not_started')
 ) as x;
 
+-- Told in parts: 1 the step that starts with its end (from `ready`), 2 the attempt, 3 the step.
 create view completion_effect as
 select
   e.run_id,
   row_number() over (partition by e.run_id order by e.attempt_id, e.part) as ordinal,
-  e.entity,
-  e.entity_id,
+  case e.part when 2 then 'attempt' else 'step' end as entity,
+  case e.part when 2 then e.attempt_id else e.step_key end as entity_id,
   e.from_status,
   e.to_status,
-  e.expected_version,
-  e.result_code,
-  e.event_type,
-  e.due_at_ms,
+  case
+    when e.part = 2 then e.version
+    when e.part = 3 and e.from_status = 'running' and e.step_status = 'ready'
+      then e.step_version + 1
+    else e.step_version
+  end as expected_version,
+  case
+    when e.part = 1 or e.to_status = 'ready' then null
+    when e.part = 3 and e.from_status = 'ready' then 'claim_budget_exhausted'
+    else e.code
+  end as result_code,
+  case e.part when 2 then 'workflow.task_attempt.' else 'step.' end || e.to_status as event_type,
+  case when e.to_status = 'retry_wait' then e.retry_at_ms end as due_at_ms,
   e.attempt_id as input_id
 from (
   select
     c.run_id,
     c.attempt_id,
-    1 as part,
-    'step' as entity,
-    c.step_key as entity_id,
-    'ready' as from_status,
-    'running' as to_status,
-    c.step_version as expected_version,
-    cast(null as text) as result_code,
-    'step.running' as event_type,
-    cast(null as bigint) as due_at_ms
+    c.step_key,
+    c.version,
+    c.step_status,
+    c.step_version,
+    c.code,
+    c.retry_at_ms,
+    b.part,
+    case
+      when b.part = 2 then c.status
+      when b.part = 1 or c.attempt_end = 'lost' then 'ready'
+      else 'running'
+    end as from_status,
+    case
+      when b.part = 1 then 'running'
+      when b.part = 2 then c.attempt_end
+      when c.attempt_end <> 'lost' and c.retry_at_ms is not null then 'retry_wait'
+      when c.attempt_end <> 'lost' then c.attempt_end
+      when c.claim_return_count < 63 then 'ready'
+      else 'failed'
+    end as to_status
   from completion_end as c
-  where c.step_status = 'ready' and c.attempt_end <> 'lost'
-  union all
-  select
-    c.run_id,
-    c.attempt_id,
-    2 as part,
-    'attempt' as entity,
-    c.attempt_id as entity_id,
-    c.status as from_status,
-    c.attempt_end as to_status,
-    c.version as expected_version,
-    c.code as result_code,
-    'workflow.task_attempt.' || c.attempt_end as event_type,
-    cast(null as bigint) as due_at_ms
-  from completion_end as c
-  union all
-  select
-    c.run_id,
-    c.attempt_id,
-    3 as part,
-    'step' as entity,
-    c.step_key as entity_id,
-    'running' as from_status,
-    case when c.retry_at_ms is null then c.attempt_end else 'retry_wait' end as to_status,
-    c.step_version + case when c.step_status = 'ready' then 1 else 0 end as expected_version,
-    c.code as result_code,
-    'step.' || case when c.retry_at_ms is null then c.attempt_end else 'retry_wait' end
-      as event_type,
-    c.retry_at_ms as due_at_ms
-  from completion_end as c
-  where c.attempt_end <> 'lost'
-  union all
-  select
-    c.run_id,
-    c.attempt_id,
-    3 as part,
-    'step' as entity,
-    c.step_key as entity_id,
-    'ready' as from_status,
-    case when c.claim_return_count < 63 then 'ready' else 'failed' end as to_status,
-    c.step_version as expected_version,
-    case when c.claim_return_count < 63 then null else 'claim_budget_exhausted' end as result_code,
-    case when c.claim_return_count < 63 then 'step.ready' else 'step.failed' end as event_type,
-    cast(null as bigint) as due_at_ms
-  from completion_end as c
-  where c.attempt_end = 'lost'
+  cross join (select 1 as part union all select 2 as part union all select 3 as part) as b
+  where b.part > 1 or (c.step_status = 'ready' and c.attempt_end <> 'lost')
 ) as e;

@@ -44,13 +44,16 @@ from (
     v.run_id,
     v.attempt_id,
     1 as part,
-    'attempt' as entity,
+    case when v.cancel_reason is null then 'attempt' else 'lease' end as entity,
     v.attempt_id as entity_id,
-    'claimed' as from_status,
-    'starting' as to_status,
-    v.version as expected_version,
-    cast(null as text) as result_code,
-    'workflow.task_attempt.starting' as event_type,
+    case when v.cancel_reason is null then 'claimed' else 'leased' end as from_status,
+    case when v.cancel_reason is null then 'starting' else 'released' end as to_status,
+    case when v.cancel_reason is null then v.version else v.lease_version end as expected_version,
+    case when v.cancel_reason is not null then 'start_refused' end as result_code,
+    case
+      when v.cancel_reason is null then 'workflow.task_attempt.starting'
+      else 'workflow.task_dispatch_released'
+    end as event_type,
     v.attempt_id as input_id
   from live_attempt as v
   join attempt_report as p
@@ -60,29 +63,9 @@ from (
     and p.kind = 'starting'
   where v.status = 'claimed'
     and v.lease_status = 'leased'
-    and v.step_status = 'ready'
-    and v.step_version = v.epoch
-    and v.cancel_reason is null
-  union all
-  select
-    v.run_id,
-    v.attempt_id,
-    1 as part,
-    'lease' as entity,
-    v.attempt_id as entity_id,
-    'leased' as from_status,
-    'released' as to_status,
-    v.lease_version as expected_version,
-    'start_refused' as result_code,
-    'workflow.task_dispatch_released' as event_type,
-    v.attempt_id as input_id
-  from live_attempt as v
-  join attempt_report as p
-    on p.run_id = v.run_id
-    and p.attempt_id = v.attempt_id
-    and p.fence = v.fence
-    and p.kind = 'starting'
-  where v.status = 'claimed' and v.lease_status = 'leased' and v.cancel_reason is not null
+    and (
+      v.cancel_reason is not null or (v.step_status = 'ready' and v.step_version = v.epoch)
+    )
   union all
   select
     v.run_id,

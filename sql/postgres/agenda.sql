@@ -146,17 +146,19 @@ $$;
 -- HELPER   effect_counts — how many effects each run gets, in the order of the runs
 create or replace function ql.effect_counts (p_run_ids text[], p_effects ql.effect[])
 returns bigint[]
-language sql
+language plpgsql  -- not sql, which would be planned anew at every call
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select array(
+begin
+  return array(
     select count(e.run_id)
     from unnest(p_run_ids) with ordinality as r (run_id, position)
     left join unnest(p_effects) as e on e.run_id = r.run_id
     group by r.position
     order by r.position
   );
+end;
 $$;
 
 -- STEP     due_page — candidates of a stage, for stages that take one run a transaction

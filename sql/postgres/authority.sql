@@ -27,7 +27,7 @@ as $$
 begin
   return jsonb_typeof(p_text::jsonb) = 'object';
 exception
-  when invalid_text_representation or untranslatable_character then
+  when data_exception or program_limit_exceeded or statement_too_complex then
     return false;
 end;
 $$;
@@ -46,7 +46,7 @@ begin
   begin
     v_list := p_commands::jsonb;
   exception
-    when invalid_text_representation or untranslatable_character then
+    when data_exception or program_limit_exceeded or statement_too_complex then
       v_list := null;
   end;
   if jsonb_typeof(v_list) is distinct from 'array' or jsonb_array_length(v_list) > 128 then
@@ -112,7 +112,8 @@ begin
         end as exit_code,
         case
           when p_kind <> 'ended' then null
-          when jsonb_typeof(e.value -> 'output') = 'object' then ql.canonical(e.value -> 'output')
+          when jsonb_typeof(e.value -> 'output') = 'object'
+            then coalesce(ql.canonical_object(e.value -> 'output'), '')
           else e.value ->> 'output'
         end as output,
         case when p_kind = 'ended' then e.value ->> 'error' end as error,
@@ -216,13 +217,15 @@ $$;
 -- HELPER   runs_of — the runs of some attempts of a batch
 create or replace function ql.runs_of (p_commands ql.command[], p_attempt_ids text[])
 returns text[]
-language sql
+language plpgsql  -- not sql, which would be planned anew at every call
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  select array(
+begin
+  return array(
     select distinct c.run_id from unnest(p_commands) as c where c.attempt_id = any(p_attempt_ids)
   );
+end;
 $$;
 
 -- HELPER   accept_reports — insert the reports that have authority: leased, same fence, same token

@@ -36,9 +36,9 @@ begin
     or jsonb_array_length(ql.command_list(p_queues)) = 0
     or coalesce(p_slots, 0) not between 1 and 1024
     or coalesce(p_self_fencing, -1) not in (0, 1)
-    or coalesce(p_grace_ms, -1) < 0
+    or coalesce(p_grace_ms, -1) not between 0 and 3600000
   then
-    raise exception 'a worker has an id, a session, queues, 1 to 1024 slots and a grace'
+    raise exception 'a worker has an id, a session, queues, 1 to 1024 slots and a grace up to 1 h'
       using errcode = 'QL400';
   end if;
 
@@ -275,6 +275,7 @@ begin
     join unnest(p_offer_ids, p_digests)
       with ordinality as o (offer_id, token_digest, position) on o.position = f.position
     order by f.attempt_id
+    on conflict do nothing  -- another worker has made an offer of this id meanwhile
     returning m.offer_id
   )
   select coalesce(array_agg(m.offer_id), '{}')

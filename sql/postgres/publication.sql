@@ -34,7 +34,7 @@ declare
   v_constraint text;
 begin
   perform ql.assert_read_committed();
-  if p_package_key is null
+  if coalesce(length(p_package_key), 0) not between 1 and 63
     or p_base_dir is null
     or not coalesce(ql.is_object(p_manifest), false)
   then
@@ -42,7 +42,10 @@ begin
       using errcode = 'QL400';
   end if;
   v_model := p_manifest::jsonb;
-  v_manifest := ql.canonical(v_model);
+  v_manifest := ql.canonical_object(v_model);
+  if v_manifest is null then
+    raise exception 'the manifest is nested too deeply' using errcode = 'QL400';
+  end if;
   v_digest := ql.sha256_hex(v_manifest);
 
   insert into ql.package (package_key, generation, base_dir, updated_at_ms)

@@ -185,6 +185,22 @@ begin
 end;
 $$;
 
+-- HELPER   canonical_object — an object as canonical JSON; null when it is none, or nested too
+--          deeply to be walked
+create or replace function ql.canonical_object (p_value jsonb)
+returns text
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return case when jsonb_typeof(p_value) = 'object' then ql.canonical(p_value) end;
+exception
+  when program_limit_exceeded or statement_too_complex then
+    return null;
+end;
+$$;
+
 -- HELPER   attempt_key — the advisory key of lock 1
 create or replace function ql.attempt_key (p_attempt_id text)
 returns bigint

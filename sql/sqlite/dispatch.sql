@@ -5,7 +5,7 @@
 -- RAISES   QL400
 -- REPLAY   exact: the same session registers once
 insert into temp.refusal (code, message)
-select 'QL400', 'a worker has an id, a session, queues, 1 to 1024 slots and a grace'
+select 'QL400', 'a worker has an id, a session, queues, 1 to 1024 slots and a grace up to 1 h'
 where coalesce(length(:p_worker_id), 0) not between 1 and 36
   or coalesce(length(:p_session_id), 0) not between 1 and 36
   or case
@@ -15,7 +15,7 @@ where coalesce(length(:p_worker_id), 0) not between 1 and 36
   end
   or coalesce(:p_slots, 0) not between 1 and 1024
   or coalesce(:p_self_fencing, -1) not in (0, 1)
-  or coalesce(:p_grace_ms, -1) < 0;
+  or coalesce(:p_grace_ms, -1) not between 0 and 3600000;
 
 insert into worker_session (
   worker_id, session_id, generation, status, queues, slots, self_fencing, grace_ms,

@@ -11,7 +11,7 @@
 -- CHECK    QL400
 insert into temp.refusal (code, message)
 select 'QL400', 'a package has a key, a manifest (a JSON object) and a folder'
-where :p_package_key is null
+where coalesce(length(:p_package_key), 0) not between 1 and 63
   or :p_base_dir is null
   or not is_object(:p_manifest);
 

@@ -49,6 +49,11 @@ create table task_revision (
     references package_generation (package_key, generation),
   constraint one_revision_a_task_and_generation unique (package_key, generation, task_key),
   constraint attempts_within_bounds check (retry_attempts between 1 and 64),
+  constraint task_key_fits check (length(task_key) between 1 and 127),
+  constraint task_timeout_within_bounds check (timeout_ms between 1 and 2592000000),
+  constraint backoff_within_bounds check (backoff_ms between 0 and 86400000),
+  constraint max_backoff_within_bounds check (max_backoff_ms between 0 and 86400000),
+  constraint queue_fits check (length(queue) between 1 and 200),
   constraint on_lost_is_known check (on_lost in ('retry', 'fail', 'hold')),
   constraint only_idempotent_work_is_retried_when_lost check (on_lost <> 'retry' or idempotent = 1)
 ) strict, without rowid;
@@ -63,6 +68,8 @@ create table workflow_revision (
   foreign key (package_key, generation)
     references package_generation (package_key, generation),
   constraint one_revision_a_workflow_and_generation unique (package_key, generation, workflow_key),
+  constraint workflow_key_fits check (length(workflow_key) between 1 and 63),
+  constraint workflow_timeout_within_bounds check (timeout_ms between 1 and 2592000000),
   constraint steps_within_bounds check (step_count between 1 and 128)
 ) strict, without rowid;
 
@@ -72,6 +79,7 @@ create table workflow_step (
   task_id text not null references task_revision (task_id),
   need_count integer not null,
   primary key (workflow_id, step_key),
+  constraint step_key_fits check (length(step_key) between 1 and 63),
   constraint needs_within_bounds check (need_count between 0 and 127)
 ) strict, without rowid;
 
@@ -106,6 +114,7 @@ create table trigger (
   overlap text not null,
   updated_at_ms integer not null,
   primary key (package_key, trigger_key),
+  constraint trigger_key_fits check (length(trigger_key) between 1 and 63),
   constraint trigger_state_is_known check (state in ('active', 'paused', 'withdrawn')),
   constraint trigger_kind_is_known check (kind in ('workflow', 'task')),
   constraint misfire_is_known check (misfire in ('fire_once', 'skip')),
