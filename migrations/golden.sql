@@ -4083,10 +4083,18 @@ CREATE VIEW ql.live_attempt AS
     a.version,
     a.epoch,
     a.deadline_at_ms,
-    l.status AS lease_status,
-    l.version AS lease_version,
-    l.fence,
-    r.cancel_reason,
+    ( SELECT l.status
+           FROM ql.attempt_lease l
+          WHERE (l.attempt_id = a.attempt_id)) AS lease_status,
+    ( SELECT l.version
+           FROM ql.attempt_lease l
+          WHERE (l.attempt_id = a.attempt_id)) AS lease_version,
+    ( SELECT l.fence
+           FROM ql.attempt_lease l
+          WHERE (l.attempt_id = a.attempt_id)) AS fence,
+    ( SELECT r.cancel_reason
+           FROM ql.run r
+          WHERE (r.run_id = a.run_id)) AS cancel_reason,
     s.status AS step_status,
     s.version AS step_version,
     (s.attempt_count +
@@ -4113,11 +4121,9 @@ CREATE VIEW ql.live_attempt AS
                                 ELSE '-1'::integer
                             END))::integer)
                         END AS delay_ms) d) AS delay_ms
-   FROM ((((ql.task_attempt a
-     JOIN ql.run r ON ((r.run_id = a.run_id)))
+   FROM ((ql.task_attempt a
      JOIN ql.step_run s ON (((s.run_id = a.run_id) AND (s.step_key = a.step_key))))
      JOIN ql.task_revision t ON ((t.task_id = a.task_id)))
-     LEFT JOIN ql.attempt_lease l ON ((l.attempt_id = a.attempt_id)))
   WHERE (a.status = ANY (ARRAY['claimed'::text, 'starting'::text, 'running'::text]));
 
 ALTER VIEW ql.live_attempt OWNER TO ql_migrator;
@@ -4722,7 +4728,8 @@ CREATE VIEW ql.completion_end AS
                     WHEN (p.how = 'start_failed'::text) THEN 'executor_start_failed'::text
                     WHEN (p.how = 'stop'::text) THEN 'execution_stopped'::text
                     ELSE 'execution_failed'::text
-                END AS code
+                END AS code,
+            row_number() OVER (PARTITION BY v.run_id ORDER BY v.attempt_id) AS "position"
            FROM (ql.live_attempt v
              JOIN ql.attempt_report p ON (((p.run_id = v.run_id) AND (p.attempt_id = v.attempt_id) AND (p.fence = v.fence) AND (p.kind = 'ended'::text))))
           WHERE ((v.lease_status = 'leased'::text) AND ((v.status = ANY (ARRAY['starting'::text, 'running'::text])) OR (p.how = 'not_started'::text)) AND ((v.status <> 'running'::text) OR (p.how <> 'not_started'::text)))) x;

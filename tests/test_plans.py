@@ -54,6 +54,7 @@ OLD = {
     "task_id": "'ta' || left(md5(t.task_id || c.g), 24)",
     "workflow_id": "'wf' || left(md5(t.workflow_id || c.g), 24)",
 }
+WIDE = 126
 SCAN = "select count(*) from ql.run as r where r.result_code = 'x'"
 IDS = {"run_id", "attempt_id", "entity_id", "input_id", "offer_id"}
 
@@ -406,3 +407,26 @@ def test_every_step_that_works_on_runs_is_looked_at(looks: Looks) -> None:
     schemas = {"ql_scheduler", "ql_worker"}
     wanted = {name for name, step in STEPS.items() if step.schema in schemas}
     assert wanted - {"register_worker", "end_session"} <= set(looks["analysed"])
+
+
+@pytest.mark.parametrize("view", ["dispatch_effect", "completion_effect"])
+def test_a_decision_about_a_wide_run_grows_with_its_width(postgres_dsn: str, view: str) -> None:
+    """A run is one row to a planner without statistics: no attempt may meet every input."""
+    store = PostgresStore(postgres_dsn)
+    run_id = acting.begun(store, {f"s{number:03}": [] for number in range(WIDE)})
+    held = list(acting.lease(store, *(f"o{number}" for number in range(WIDE // 2))).values())
+    acting.run(store, *held)
+    acting.report(store, *held[: WIDE // 4])
+    text = (
+        "explain (analyze, buffers, format json)"
+        " select e.* from unnest(%s::text[]) as i (run_id) cross join lateral"
+        f" (select * from ql.{view} as v where v.run_id = i.run_id offset 0) as e"
+    )
+    with psycopg.connect(postgres_dsn) as connection:
+        for name in ("seqscan", "hashjoin", "mergejoin"):
+            connection.execute(f"set enable_{name} = off")  # type: ignore[arg-type]
+        row = connection.execute(text, [[run_id]]).fetchone()  # type: ignore[arg-type]
+    store.close()
+    assert row is not None
+    touched = row[0][0]["Plan"]["Shared Hit Blocks"] + row[0][0]["Plan"]["Shared Read Blocks"]
+    assert touched < 30 * WIDE

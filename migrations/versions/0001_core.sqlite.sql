@@ -749,7 +749,7 @@ begin
   select raise(abort, 'QL500 run_event is append-only');
 end;
 
--- from sql/decision/state.sql sha256 f5c1dfc6b90b1e779e4c7224f25e6b733440cd7fb673d429dea3d0a702fe598a
+-- from sql/decision/state.sql sha256 74de4b624cbdfb577642342ab230cc8804b90c6f3a42af36e6103f221d180b49
 -- STATE — the machines of DESIGN §5 and DOMAIN §3 as relations, and the admissions as views.
 -- Every decision below reads facts of one run; callers filter by run_id and by nothing else.
 
@@ -870,10 +870,10 @@ select
   a.version,
   a.epoch,
   a.deadline_at_ms,
-  l.status as lease_status,
-  l.version as lease_version,
-  l.fence,
-  r.cancel_reason,
+  (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_status,
+  (select l.version from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_version,
+  (select l.fence from attempt_lease as l where l.attempt_id = a.attempt_id) as fence,
+  (select r.cancel_reason from run as r where r.run_id = a.run_id) as cancel_reason,
   s.status as step_status,
   s.version as step_version,
   s.attempt_count + case when s.status = 'ready' then 1 else 0 end as started_count,
@@ -898,10 +898,8 @@ select
     ) as d
   ) as delay_ms
 from task_attempt as a
-join run as r on r.run_id = a.run_id
 join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
 join task_revision as t on t.task_id = a.task_id
-left join attempt_lease as l on l.attempt_id = a.attempt_id
 where a.status in ('claimed', 'starting', 'running');
 
 -- from sql/decision/admission.sql sha256 ad471a40ec1c09ecdb5ce0f497f04e4bf2bdbb13cba2c926d68c9ebd8c6c9b89
@@ -1248,7 +1246,7 @@ from (
     )
 ) as e;
 
--- from sql/decision/completion.sql sha256 0b14fbec3f8eddb2e1034432f9891ad5715263971c1143652967b8520df2827d
+-- from sql/decision/completion.sql sha256 63ce244a471fc81f9bec05c96d8683edeb8fb2c81ad8f1e2cbf1770ba3859975
 -- COMPLETION — what a worker's report of an end does (DOMAIN §3.5; retry: DESIGN §5).
 -- Priority: not started, intent, deadline, exit 0, failure. With an intent the reason decides, so a
 -- clean exit after a stop request is recorded as cancelled. A report from `starting` writes
@@ -1310,7 +1308,9 @@ from (
       when p.how = 'start_failed' then 'executor_start_failed'
       when p.how = 'stop' then 'execution_stopped'
       else 'execution_failed'
-    end as code
+    end as code,
+    -- a fence: what is above is decided once, not wherever it is used
+    row_number() over (partition by v.run_id order by v.attempt_id) as position
   from live_attempt as v
   join attempt_report as p
     on p.run_id = v.run_id

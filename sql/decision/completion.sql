@@ -59,7 +59,9 @@ from (
       when p.how = 'start_failed' then 'executor_start_failed'
       when p.how = 'stop' then 'execution_stopped'
       else 'execution_failed'
-    end as code
+    end as code,
+    -- a fence: what is above is decided once, not wherever it is used
+    row_number() over (partition by v.run_id order by v.attempt_id) as position
   from live_attempt as v
   join attempt_report as p
     on p.run_id = v.run_id

@@ -118,10 +118,10 @@ select
   a.version,
   a.epoch,
   a.deadline_at_ms,
-  l.status as lease_status,
-  l.version as lease_version,
-  l.fence,
-  r.cancel_reason,
+  (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_status,
+  (select l.version from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_version,
+  (select l.fence from attempt_lease as l where l.attempt_id = a.attempt_id) as fence,
+  (select r.cancel_reason from run as r where r.run_id = a.run_id) as cancel_reason,
   s.status as step_status,
   s.version as step_version,
   s.attempt_count + case when s.status = 'ready' then 1 else 0 end as started_count,
@@ -146,8 +146,6 @@ select
     ) as d
   ) as delay_ms
 from task_attempt as a
-join run as r on r.run_id = a.run_id
 join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
 join task_revision as t on t.task_id = a.task_id
-left join attempt_lease as l on l.attempt_id = a.attempt_id
 where a.status in ('claimed', 'starting', 'running');
