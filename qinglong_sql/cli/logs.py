@@ -79,5 +79,5 @@ def find_log(state: Path, attempt: Row) -> Path | None:
     """The log of an ended attempt, or of one that still runs."""
     ended = f"log/{attempt['run_id']}/{attempt['step_key']}.{attempt['number']}.log"
     live = f"exec/{attempt['offer_id']}/log"
-    places = [f"{at}/{name}" for name in (ended, live) for at in ("worker", "worker/*")]
-    return next((path for place in places for path in state.glob(place) if path.is_file()), None)
+    found = (path for name in (ended, live) for path in state.glob(f"*/{name}"))
+    return next((path for path in found if path.is_file()), None)

@@ -11,10 +11,19 @@ from typing import Any, TypeVar
 import click
 
 from qinglong_sql import migrate
+from qinglong_sql.canonical import canonical, digest
 from qinglong_sql.cli.exits import Refused
 from qinglong_sql.store import POSTGRES, SQLITE, Span, Store, open_store
 
-DEFAULT_DSN = "sqlite:///.qinglong/qinglong.db"
+DEFAULT_FILE = "qinglong.db"
+DEFAULT_DSN = f"sqlite:///.qinglong/{DEFAULT_FILE}"
+PLACE = {
+    "host": "PGHOST",
+    "hostaddr": "PGHOSTADDR",
+    "port": "PGPORT",
+    "dbname": "PGDATABASE",
+    "service": "PGSERVICE",
+}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -63,10 +72,21 @@ def same_dsn(dsn: str) -> str:
 
 
 def state_folder(dsn: str) -> Path:
-    """Where workers of this machine keep their folders: beside the SQLite file, else here."""
+    """Where workers of this machine keep their numbered folders, for one database alone.
+
+    A worker ends what its folder holds and its database does not know, so no two may share one:
+    beside a SQLite file and by its name, else in QINGLONG_STATE_DIR (or `.qinglong` here) by what
+    the DSN says of the database, never of the login.
+    """
     if dsn.startswith(SQLITE):
-        return Path(dsn.removeprefix(SQLITE)).absolute().parent
-    return Path(os.environ.get("QINGLONG_STATE_DIR", ".qinglong")).absolute()
+        file = Path(dsn.removeprefix(SQLITE)).resolve()  # by a link it is the same database
+        return file.with_name("worker" if file.name == DEFAULT_FILE else f"{file.name}.worker")
+    from psycopg.conninfo import conninfo_to_dict
+
+    said = conninfo_to_dict(dsn)
+    names = {name: str(said.get(name) or os.environ.get(by, "")) for name, by in PLACE.items()}
+    folder = Path(os.environ.get("QINGLONG_STATE_DIR") or ".qinglong").absolute()
+    return folder / f"worker-{digest(canonical(names))[:12]}"
 
 
 def resolve_run(store: Store, text: str) -> dict[str, Any]:

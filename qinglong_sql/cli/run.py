@@ -79,7 +79,7 @@ def run(
     """Run a WORKFLOW (or task) of a package FILE to its end.
 
     A run that was killed goes on when it is started again with the same file, workflow and input.
-    The first Ctrl-C (or TERM) cancels the run and waits for what runs; a second one kills it.
+    The first Ctrl-C (TERM, HUP) cancels the run and waits for what runs; a second one kills it.
     """
     package = load_package(file)
     kind, target = choose_target(package, workflow)
@@ -91,7 +91,7 @@ def run(
             queues = sorted({task["queue"] for task in package.model["tasks"].values()})
             worker = own_worker(
                 store,
-                state_folder(dsn) / "worker",
+                state_folder(dsn),
                 queues=queues,
                 slots=slots,
                 lease_ms=lease_ms,

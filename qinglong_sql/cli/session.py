@@ -18,6 +18,7 @@ from qinglong_sql.worker import Worker
 IDLE_MS = 250
 KILL_WITHIN_MS = 5_000
 TELL_AGAIN_MS = 10_000
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Session:
@@ -37,9 +38,11 @@ class Session:
 
     def to_the_end(self) -> Row:
         """Drive; returns the run as it is then, terminal unless a second interrupt came."""
+        nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         before = {
             number: signal.signal(number, self.interrupted)
-            for number in (signal.SIGINT, signal.SIGTERM)
+            for number in INTERRUPTS
+            if not (nohup and number == signal.SIGHUP)
         }
         try:
             drive(
@@ -111,8 +114,8 @@ class Session:
                 self.view.note("the run is still open: the same command goes on with it")
         elif self.worker.busy():
             self.view.note(
-                f"still here: {self.worker.busy()} executions of other runs (Ctrl-C leaves them;"
-                " their own command goes on with them)"
+                f"still here: {self.worker.busy()} executions, of other runs or lost ones (Ctrl-C leaves"
+                " them; their own command goes on with them)"
             )
             before = self.interrupts
             drive(
