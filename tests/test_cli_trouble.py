@@ -130,7 +130,7 @@ def test_help_says_what_matters() -> None:
         "check": "--json", "run": "Ctrl-C", "publish": "Runs that are open", "start": "--key",
         "cancel": "Nothing new starts", "runs": "--status", "show": "RUN", "events": "--utc",
         "explain": "waits for", "logs": "--attempt", "graph": "mermaid", "migrate": "--sql",
-        "doctor": "Exit 6",
+        "doctor": "Exit 6", "declare-stopped": "--then",
     }  # fmt: skip
     assert matters.keys() == COMMANDS.keys()
     for name, word in matters.items():

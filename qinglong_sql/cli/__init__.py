@@ -13,6 +13,7 @@ COMMANDS = {
     "publish": "package",
     "start": "runs",
     "cancel": "runs",
+    "declare-stopped": "operator",
     "runs": "runs",
     "show": "looking",
     "events": "looking",
@@ -35,9 +36,8 @@ class Lazy(click.Group):
         if module is None:
             return None
         found: Any = importlib.import_module(f"qinglong_sql.cli.{module}")
-        command: click.Command = getattr(found, f"{cmd_name}_command", None) or getattr(
-            found, cmd_name
-        )
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(found, f"{name}_command", None) or getattr(found, name)
         return command
 
 

@@ -142,6 +142,8 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     for wait in rows:
         wait["since"] = clock(wait["since_ms"], utc=utc)
         wait["due"] = clock(wait["due_at_ms"], utc=utc)
+        words = f"declare-stopped {wait['attempt_id']}"
+        wait["resolved_by"] = wait["resolved_by"].replace("declare-stopped", words)
     print_rows(
         rows,
         [

@@ -114,8 +114,8 @@ class Session:
                 self.view.note("the run is still open: the same command goes on with it")
         elif self.worker.busy():
             self.view.note(
-                f"still here: {self.worker.busy()} executions, of other runs or lost ones (Ctrl-C leaves"
-                " them; their own command goes on with them)"
+                f"still here: {self.worker.busy()} executions, of other runs or lost ones"
+                " (Ctrl-C leaves them; their own command goes on with them)"
             )
             before = self.interrupts
             drive(

@@ -1,0 +1,89 @@
+"""`declare-stopped`: the end of what no worker can vouch for, on both engines."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines import Engine
+from tests.shell import Shell, until
+from tests.site import kill_all_of
+
+PACKAGE = """\
+package: held
+workflows:
+  w:
+    steps:
+      h: {run: "echo x >> begun; test $QL_TRY = 2 || sleep 60", on_lost: hold}
+"""
+
+
+@pytest.fixture
+def shell(engine: Engine, tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path, engine.dsn)
+    shell.write("jobs.yaml", PACKAGE)
+    try:
+        yield shell
+        shell.nothing_is_left()
+    finally:
+        kill_all_of(tmp_path)
+
+
+def held(shell: Shell) -> str:
+    """The one attempt of a run whose processes are all gone, the step's with them."""
+    process = shell.begin("run", "jobs.yaml", "--lease-ms", "5000", output=shell.folder / "output")
+    until((shell.folder / "begun").exists, process, "it runs")
+    os.kill(process.pid, signal.SIGSTOP)  # nobody reports what is killed next
+    kill_all_of(shell.folder)
+    process.wait()
+    (run,) = json.loads(shell("runs", "--json").stdout)
+    (attempt,) = json.loads(shell("show", run["run_id"], "--json").stdout)["attempts"]
+    return str(attempt["attempt_id"])
+
+
+@pytest.mark.parametrize(
+    ("more", "step", "code"),
+    [((), "failed", 1), (("--then", "fail"), "failed", 1), (("--then", "retry"), "retry_wait", 0)],
+)
+def test_a_held_step_goes_on_when_it_is_declared_stopped(
+    shell: Shell, more: tuple[str, ...], step: str, code: int
+) -> None:
+    attempt_id = held(shell)
+    run_id = attempt_id.rpartition("-")[0]
+    assert f"declare-stopped {attempt_id}" in shell("explain", run_id).stdout
+    words = ("declare-stopped", f"{run_id[:9]}-1", "--reason", "power cut", *more)
+    done = shell(*words, env={"LOGNAME": "ann"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"{attempt_id} declared stopped: it is lost",
+        f"step h is {step}; `run` with the same file goes on",
+    ]
+    told = json.loads(shell(*words, "--json", env={"LOGNAME": "ann"}).stdout)
+    assert (told["outcome"], told["status"], told["step_status"]) == ("applied", "lost", step)
+    done = shell("declare-stopped", attempt_id, "--reason", "other")
+    assert done.returncode == 5 and "is lost; only what has started" in done.stderr
+    done = shell("run", "jobs.yaml")
+    assert done.returncode == code and f"going on with run {run_id}" in done.stdout, done.stdout
+    assert (shell.folder / "begun").read_text() == "x\n" * (2 - code)
+    assert json.loads(shell("doctor", "--json").stdout)["violations"] == []
+
+
+def test_what_cannot_be_declared_stopped_is_refused(shell: Shell) -> None:
+    shell.write("quick.yaml", PACKAGE.replace("sleep 60", "true"))
+    assert shell("run", "quick.yaml").returncode == 0
+    (run,) = json.loads(shell("runs", "--json").stdout)
+    for attempt, said in (
+        (f"{run['run_id']}-1", "-1 is succeeded; only what has started and not ended"),
+        (run["run_id"][:9], "-1 is succeeded"),
+        (f"{run['run_id']}-2", "no attempt begins with"),
+        ("ruffff-1", "no run begins with 'ruffff'"),
+        ("no thing", "'no thing' is not the id of an attempt"),
+    ):
+        done = shell("declare-stopped", attempt, "--reason", "gone")
+        assert done.returncode == 5 and said in done.stderr, done.stderr
+    done = shell("declare-stopped", run["run_id"], "--reason", "")
+    assert done.returncode == 5 and "a reason" in done.stderr
+    assert shell("declare-stopped", run["run_id"]).returncode == 2
