@@ -24,6 +24,7 @@ LOST_ATTEMPTS = 3
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED_ENV = "QL_"
 NO_ENV: Model = {}
+NULLS = ("null", "Null", "NULL", "~")  # nothing to YAML, but all scalars here are text
 NO_RUN: str | list[str] = ""
 
 
@@ -66,6 +67,9 @@ def execution(found: value.Fields, where: str, faults: Faults) -> Model:
 
 def _run(node: Node, where: str, faults: Faults) -> str | list[str]:
     if not isinstance(node, List):
+        if isinstance(node, Text) and node.plain and node.text in NULLS:
+            message = f"{node.text} would be the name of a program, not nothing"
+            faults.add("bad_value", where, node, message, "write what to execute, or quote it")
         return value.full_text(node, where, faults)
     if not node.items:
         faults.add("bad_value", where, node, "the command is empty")

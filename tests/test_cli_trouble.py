@@ -115,6 +115,7 @@ def test_wrong_usage_is_exit_2(shell: Shell) -> None:
         ("nope",), ("run",), ("run", "jobs.yaml", "--lease-ms", "1"), ("runs", "--limit", "0"),
         ("runs", "--status", "nope"), ("graph", "jobs.yaml", "--format", "svg"),
         ("run", "jobs.yaml", "--slots", "0"), ("show",), ("runs", "--dsn", "sqlite:///"),
+        ("run", "jobs.yaml", "--input", "a=1", "--input", "a=2"),
     ):  # fmt: skip
         done = shell(*words)
         assert done.returncode == 2 and "Error: " in done.stderr, words
@@ -209,7 +210,7 @@ def test_a_login_is_told_what_it_lacks(
     with psycopg.connect(postgres_dsn, autocommit=True) as admin:
         admin.execute(f"create role {name} login".encode())
         try:
-            for words in (("runs",), ("doctor",), ("publish", "jobs.yaml"), ("run", "jobs.yaml")):
+            for words in (("runs",), ("doctor",), ("publish", "jobs.yaml")):
                 done = shell(*words)
                 assert done.returncode == 5 and "permission denied" in done.stderr
                 assert "grant ql_reader" in done.stderr and done.stderr.count("\n") == 1
@@ -217,7 +218,18 @@ def test_a_login_is_told_what_it_lacks(
             assert shell("runs").stdout == "no runs\n"
             done = shell("doctor")
             assert done.returncode == 0 and "violations: none" in done.stdout, done.stderr
-            admin.execute(f"grant ql_admission, ql_scheduler, ql_worker to {name}".encode())
+            for given, lacks in (
+                ("ql_admission", "ql_scheduler, ql_worker"), ("ql_worker", "ql_scheduler")
+            ):  # fmt: skip
+                admin.execute(f"grant {given} to {name}".encode())
+                done = shell("run", "jobs.yaml")
+                assert done.returncode == 5 and f"the rights of {lacks}: " in done.stderr
+                assert "grant ql_reader, ql_admission, ql_scheduler, ql_worker" in done.stderr
+            assert admin.execute("select count(*) from ql.package").fetchone() == (0,)
+            admin.execute(f"grant ql_scheduler to {name}; revoke ql_reader from {name}".encode())
+            done = shell("run", "jobs.yaml")
+            assert done.returncode == 5 and "the rights of ql_reader: " in done.stderr
+            admin.execute(f"grant ql_reader to {name}".encode())
             done = shell("run", "jobs.yaml")
             assert done.returncode == 0, done.stderr
             shell.nothing_is_left()

@@ -34,6 +34,8 @@ BAD = {
 } | {
     "an empty file": "#! missing_field",
     "a key that is too long": TASK + f"  {'k' * 64}: {{run: x}}  #! bad_key",
+    "a command that is null": TASK + "  a: {run: null}  #! bad_value",
+    "a command that is a tilde": TASK + "  a: {run: ~}  #! bad_value",
     "a name that is too long": TASK + f"  a: {{run: x, name: {'字' * 201}}}  #! bad_value",
     "129 steps": HEAD
     + "workflows:\n  w:\n    steps:  #! too_many_steps\n"

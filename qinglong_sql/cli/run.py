@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from qinglong_sql.canonical import digest
-from qinglong_sql.cli.exits import OF_STATUS, Exit, leave, reported, told_as
+from qinglong_sql.cli.exits import OF_STATUS, Exit, Refused, leave, reported, told_as
 from qinglong_sql.cli.looking import step_table
 from qinglong_sql.cli.options import (
     opened,
@@ -36,6 +36,7 @@ from qinglong_sql.store import Store
 from qinglong_sql.worker import Worker
 
 GRACE_MAX_MS = 5 * 60 * 1000
+GROUPS = ("ql_reader", "ql_admission", "ql_scheduler", "ql_worker")
 
 
 @click.command()
@@ -85,6 +86,7 @@ def run(
     kind, target = choose_target(package, workflow)
     text = run_input(pairs, input_file)
     with opened(dsn, create=True) as store:
+        refuse_without_rights(store)
         view = view_for(as_json, quiet)
         try:
             row = admit(store, package, kind, target, text, new, view)
@@ -105,6 +107,17 @@ def run(
         if as_json or not quiet:
             show_end(store, ended, as_json, same_dsn(dsn))
     leave(Exit.KILLED if session.killed else OF_STATUS[ended["status"]])
+
+
+def refuse_without_rights(store: Store) -> None:
+    """Raise Refused, before anything is stored, when the login cannot drive a run to its end."""
+    lacks = getattr(store, "lacks", None)  # an embedded database has no logins
+    missing = lacks(GROUPS) if lacks else []
+    if missing:
+        raise Refused(
+            f"this login lacks the rights of {', '.join(missing)}: `run` needs"
+            f" `grant {', '.join(GROUPS)} to LOGIN`"
+        )
 
 
 def admit(

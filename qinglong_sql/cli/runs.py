@@ -36,10 +36,14 @@ def run_input(pairs: tuple[str, ...], file: Path | None) -> str:
             raise BadFile(f"{file}: not the JSON of an input: {error}") from error
         if not isinstance(value, dict):
             raise BadFile(f"{file}: the input must be a JSON object")
+    given = set()
     for pair in pairs:
         key, sign, text = pair.partition("=")
         if not sign or not key:
             raise click.BadParameter(f"{pair!r}: write key=value", param_hint="'--input'")
+        if key in given:
+            raise click.BadParameter(f"{key!r} is given twice", param_hint="'--input'")
+        given.add(key)
         value[key] = text
     try:
         text = canonical(value)

@@ -6,7 +6,7 @@ works behind pgbouncer in transaction mode: no LISTEN, no session lock, no serve
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import psycopg
@@ -32,6 +32,16 @@ _SIGNATURES = """
   from pg_catalog.pg_proc as p
   join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
   where n.nspname ~ '^ql_'
+"""
+_LACKING = """
+  select g.name
+  from unnest(%s::text[]) with ordinality as g (name, place)
+  where not case
+    when g.name = 'ql_reader' then
+      has_schema_privilege('ql', 'usage') and has_table_privilege('ql.run_state', 'select')
+    else has_schema_privilege(g.name, 'usage')
+  end
+  order by g.place
 """
 _CALLS = {
     step.name: sql.SQL("select * from {}.{}({})").format(
@@ -147,6 +157,10 @@ class PostgresStore:
                 f"this database lacks {len(missing)} of {len(STEPS)} steps, such as {missing[0]}:"
                 " run `qinglong-sql migrate`"
             )
+
+    def lacks(self, groups: Sequence[str]) -> list[str]:
+        """Those of the groups of DESIGN §8 whose rights this login does not have."""
+        return [row["name"] for row in self._rows(sql.SQL(_LACKING), [list(groups)])]
 
     def _one(self, stage: "Stage", candidate: Row) -> Row:
         """One run in its own transaction: its outcome, or `contended`, or `faulted`."""
