@@ -1,5 +1,6 @@
 """Whose folders a worker works in, and a database that does not answer when it is interrupted."""
 
+import re
 import signal
 import sqlite3
 import time
@@ -62,6 +63,27 @@ def test_a_state_folder_belongs_to_one_database(
     assert state_folder("postgresql://h/one") == one
     monkeypatch.setenv("QINGLONG_STATE_DIR", str(tmp_path / "state"))
     assert state_folder("postgresql://h/one") == tmp_path / "state" / one.name
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("drop view explain", "view explain is missing"),
+        ("drop view run_state; create view run_state as select 1", "view run_state is changed"),
+        ("alter table run add column mine integer", "table run is changed"),
+        ("create trigger t after insert on run begin select 1; end", "trigger t is not ours"),
+        ("create table mine (a); create view theirs as select 1; analyze", ""),
+    ],
+)
+def test_doctor_sees_a_schema_that_somebody_changed(tmp_path: Path, change: str, said: str) -> None:
+    shell = Shell(tmp_path, "sqlite:///a.db")
+    assert shell("migrate").returncode == 0
+    assert re.search(r"^schema: the texts of all \d\d+ tables", shell("doctor").stdout, re.M)
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
+        connection.executescript(change)
+    done = shell("doctor")
+    assert done.returncode == (6 if said else 0) and said in done.stderr, done.stderr
+    assert done.stderr.count("\n") == (1 if said else 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])

@@ -59,7 +59,9 @@ def doctor(dsn: str, as_json: bool) -> None:
     Exit 6 when it cannot be used, 1 when something in it must never be so.
     """
     with opened(dsn) as store:
+        schema = schema_of(dsn)
         found = findings(store)
+    found["schema"] = schema
     found["revision"], words = revision_of(dsn)
     if as_json:
         print_json(found)
@@ -80,6 +82,16 @@ def revision_of(dsn: str) -> tuple[str | None, str]:
     return revision, f"revision {revision}" if revision else "installed without a revision"
 
 
+def schema_of(dsn: str) -> str:
+    """What was compared with the shipped schema. Raises NotReady when it differs."""
+    if not dsn.startswith(revisions.SQLITE):  # the open store has seen the steps
+        return "every step is there with its parameters; texts were not compared"
+    from qinglong_sql.store.sqlite_shipped import assert_shipped
+
+    number = assert_shipped(Path(dsn.removeprefix(revisions.SQLITE)))
+    return f"the texts of all {number} tables, indexes, views and triggers are the shipped ones"
+
+
 def findings(store: Store) -> dict[str, Any]:
     """What the database says of itself: violations, faults, and the oldest due work."""
     now = int(time.time() * 1000)
@@ -96,6 +108,7 @@ def findings(store: Store) -> dict[str, Any]:
 def told(found: dict[str, Any], revision: str) -> None:
     """Print the findings for people."""
     say(f"ready: {found['engine']}, {revision}")
+    say(f"schema: {found['schema']}")
     say(f"running runs: {found['running']}")
     say(f"due work: oldest {span(0, found['lag_ms'])} ago" if found["lag_ms"] else "due work: none")
     for fault in found["faults"]:
