@@ -5,23 +5,30 @@ The worker's side; the receipt is written by launcher or fork server. Nothing he
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from qinglong_sql.apart import read_plain
 from qinglong_sql.linux import boot_id, namespace, start_ticks
 from qinglong_sql.slot import MIN_MARGIN_MS
 
 LOG_CAP_BYTES = 4 * 1024 * 1024
 GRACE_MS = 10_000
+RECORD_BYTES = 64 * 1024
+# These say something of this process, not of what is read: time can help.
+OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
 
 Kind = Literal["not_started", "ended", "launcher_lost"]
 Why = Literal[
     "eof", "lease_over", "exit", "stop", "deadline", "lease", "launcher_died", "start_failed"
 ]
+EXIT = re.compile(r"(exit|signal):(\d\d?|1\d\d|2[0-4]\d|25[0-5])", re.ASCII)
 Evidence = Literal["receipt", "alive", "other_boot", "none"]
 
 
@@ -99,10 +106,14 @@ def _write(folder: Path, name: str, record: Mapping[str, Any], *, durable: bool)
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(read_plain(path, RECORD_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError as error:
+    except OSError as error:
+        if error.errno in OURS:
+            raise
+        raise RecordBroken(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         raise RecordBroken(f"{path}: {error}") from error
     if not isinstance(record, dict):
         raise RecordBroken(f"{path}: not an object")
@@ -119,38 +130,56 @@ def write_journal(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_journal(folder: Path) -> dict[str, Any] | None:
-    """The journal, or None. Raises RecordBroken."""
+    """The journal, or None. Raises RecordBroken; OSError when this process is short of things."""
     return _read(folder / "journal.json")
 
 
 def read_receipt(folder: Path) -> Receipt | None:
-    """The receipt, or None. Raises RecordBroken."""
+    """The receipt, or None. Raises RecordBroken; OSError when this process is short of things."""
     record = _read(folder / "receipt.json")
     if record is None:
         return None
     try:
-        return Receipt(**record)
+        receipt = Receipt(**record)
     except TypeError as error:
         raise RecordBroken(f"{folder}/receipt.json: {error}") from error
+    texts = (receipt.attempt, receipt.reason or "", receipt.error or "", receipt.exit or "exit:0")
+    if (
+        not all(isinstance(text, str) for text in texts)
+        or not EXIT.fullmatch(texts[-1])
+        or receipt.kind not in get_args(Kind)
+        or receipt.why not in get_args(Why)
+    ):
+        raise RecordBroken(f"{folder}/receipt.json: not one of ours")
+    return receipt
 
 
 def evidence(folder: Path) -> Evidence:
     """What is known of an execution: the rows of DESIGN §9 that a worker can see by itself.
 
     "alive" says that a receipt will come: its launcher runs, or the fork server that attests for
-    it. "none" proves nothing: neither that it runs, nor that it does not.
+    it. "none" proves nothing: neither that it runs, nor that it does not. Raises RecordBroken.
     """
-    journal = read_journal(folder)
+    # A receipt stands by itself, whatever became of the journal.
     if read_receipt(folder):
         return "receipt"
+    journal = read_journal(folder)
     if journal is None:
         return "none"
+    try:
+        seen = _seen(journal)
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise RecordBroken(f"{folder}/journal.json: {error!r}") from error
+    return "receipt" if seen == "none" and read_receipt(folder) else seen
+
+
+def _seen(journal: Mapping[str, Any]) -> Evidence:
     if journal["boot_id"] != boot_id():
         return "other_boot"
     # Pids and start times of another namespace mean nothing here.
     if (journal["pid_ns"], journal["time_ns"]) != (namespace("pid"), namespace("time")):
         return "none"
     for who in ("launcher", "forkserver"):
-        if start_ticks(journal[f"{who}_pid"]) == journal[f"{who}_ticks"]:
+        if start_ticks(int(journal[f"{who}_pid"])) == journal[f"{who}_ticks"]:
             return "alive"
-    return "receipt" if read_receipt(folder) else "none"
+    return "none"

@@ -257,7 +257,8 @@ def adopt(folder: Path) -> Execution | None:
         finally:
             os.close(at)
         execution = Execution(folder, sock, _answer(sock))
-    except (OSError, LaunchFailed):
+    # Whatever listens there may be the command's.
+    except (OSError, LaunchFailed, ValueError, KeyError, TypeError, AttributeError):
         sock.close()
         return None
     named = ("boot_id", "launcher_pid", "launcher_ticks")

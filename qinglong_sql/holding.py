@@ -4,8 +4,9 @@ import json
 import os
 import secrets
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,6 +68,7 @@ class Held:
     started: bool = False
     told_running: bool = False
     start_unsure: bool = False  # a start was sent and its answer was lost
+    parted_ms: int = 0  # when it was first seen without its launcher
     lost: bool = False  # the database has taken the lease away
     end: End | Gone | None = None
 
@@ -120,12 +122,22 @@ class Held:
             self.execution.close()
             self.execution = None
 
+    def hear(self) -> None:
+        """Take what its launcher has said."""
+        while self.execution and (said := self.execution.poll()):
+            self.started = self.started or said == "started"
+            if said == "ended":
+                self.part()
+                self.phase = "parted"
+
     def look(self) -> Literal["alive", "known", "none"]:
         """See what the folder of a parted execution proves, and set `end` when it is known."""
         try:
             seen = evidence(self.folder)
             receipt = read_receipt(self.folder) if seen == "receipt" else None
         except RecordBroken:
+            return "none"
+        if receipt and receipt.attempt != self.attempt_id:
             return "none"
         if receipt:
             self.end = end_of(receipt, self.folder)
@@ -148,7 +160,10 @@ class Held:
             execution.close()
         elif execution:
             self.execution, self.phase, self.started = execution, "live", True
-            self.renew_at_ms = 0
+            self.renew_at_ms = self.parted_ms = 0
+
+
+FOLDER: Callable[[Held], Path] = attrgetter("folder")
 
 
 def new_offer(now_ms: int) -> Offer:
@@ -215,6 +230,7 @@ def held_of_journal(folder: Path) -> Held | None:
     if record is None:
         return None
     try:
+        _check(record, folder)
         return Held(
             attempt_id=record["attempt"],
             run_id=record["run_id"],
@@ -228,3 +244,15 @@ def held_of_journal(folder: Path) -> Held | None:
         )
     except KeyError as error:
         raise RecordBroken(f"{folder}/journal.json: no {error}") from error
+
+
+def _check(record: Mapping[str, Any], folder: Path) -> None:
+    """Its command can write there: nothing but what we can have written goes to the database."""
+    texts = [record[name] for name in ("attempt", "run_id", "step_key", "offer", "token")]
+    numbers = [record[name] for name in ("number", "fence")]
+    if (
+        not all(isinstance(text, str) and text.isprintable() for text in texts)
+        or not all(type(number) is int and 0 <= number < 2**31 for number in numbers)
+        or record["offer"] != folder.name
+    ):
+        raise RecordBroken(f"{folder}/journal.json: not one of ours")

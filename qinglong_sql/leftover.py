@@ -4,25 +4,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from qinglong_sql.apart import Apart, open_up, remove, there
 from qinglong_sql.execution import RecordBroken
-from qinglong_sql.holding import Held, held_of_journal
+from qinglong_sql.holding import FOLDER, Held, held_of_journal
 from qinglong_sql.store import Store
-from qinglong_sql.workplace import LEASE_LOST, End, keep_log, remove
+from qinglong_sql.workplace import LEASE_LOST, End, keep_log
 
 WAIT_MS = 5_000
 LOOK_AGAIN_MS = 2_000
+TRY_AGAIN_MS = 10 * 60 * 1000
 
 
 class Leftovers:
     """Takes attempts out of `held`, and removes folders as soon as no launcher writes there.
 
-    After WAIT_MS they are removed in any case. `clock` gives CLOCK_BOOTTIME in milliseconds.
+    After WAIT_MS they are removed in any case; one that cannot be is put aside, or tried again
+    every TRY_AGAIN_MS. `clock` gives CLOCK_BOOTTIME in milliseconds.
     """
 
-    def __init__(self, state_dir: Path, held: dict[str, Held], clock: Callable[[], int]) -> None:
+    def __init__(
+        self, state_dir: Path, held: dict[str, Held], clock: Callable[[], int], apart: Apart
+    ) -> None:
         self._state_dir = state_dir
         self._held = held
         self._clock = clock
+        self._apart = apart
+        self._stuck_ms: dict[Path, int] = {}  # when to try again
         self._until_ms: dict[Path, int] = {}
         self._look_at_ms = 0
 
@@ -30,7 +37,7 @@ class Leftovers:
         return len(self._until_ms)
 
     def __contains__(self, folder: Path) -> bool:
-        return folder in self._until_ms
+        return folder in self._until_ms or folder in self._stuck_ms
 
     def add(self, folder: Path, *, launcher: bool = True) -> None:
         """Remove this one with the next `clear`, or later if it may have a launcher that lives."""
@@ -39,29 +46,43 @@ class Leftovers:
     def clear(self) -> None:
         """Remove what can be removed now."""
         now_ms = self._clock()
-        for folder, until_ms in list(self._until_ms.items()):
-            writes = (folder / "launcher.sock").exists() and not (folder / "receipt.json").exists()
-            if not writes or now_ms >= until_ms:
-                remove(folder)
-                del self._until_ms[folder]
+        due = [
+            folder
+            for folder, until_ms in self._until_ms.items()
+            if now_ms >= until_ms
+            or not there(folder / "launcher.sock")
+            or there(folder / "receipt.json")
+        ]
+        due += [folder for folder, again_ms in self._stuck_ms.items() if now_ms >= again_ms]
+        for folder in due:
+            self._until_ms.pop(folder, None)
+            self._stuck_ms[folder] = now_ms + TRY_AGAIN_MS
+            if remove(folder) or self._apart.put_aside(folder, "cannot be removed"):
+                del self._stuck_ms[folder]
 
     def take_over(self) -> None:
         """Hold what was journaled in the folders of an earlier worker. Raises OSError.
 
         A folder without a journal was never started, since the journal comes before the start: it
-        goes. A broken journal stays for people to look at, and recovery decides by the fence.
+        goes. A broken one is put aside for people to look at, and recovery decides by the fence.
         """
         at = self._state_dir / "exec"
+        open_up(at / "one")
+        if there(at) and not at.is_dir():
+            remove(at)
         at.mkdir(mode=0o700, exist_ok=True)
-        for folder in sorted(at.iterdir()):
-            try:
-                held = held_of_journal(folder)
-            except RecordBroken:
-                continue
-            if held:
-                self._held[held.attempt_id] = held
-            else:
-                self.add(folder)
+        self._apart.each(sorted(at.iterdir()), lambda folder: folder, self._take)
+
+    def _take(self, folder: Path) -> None:
+        try:
+            held = held_of_journal(folder)
+        except RecordBroken as error:
+            self._apart.put_aside(folder, str(error))
+            return
+        if held:
+            self._held[held.attempt_id] = held
+        else:
+            self.add(folder)
 
     def lose(self, held: Held) -> None:
         """The lease is no longer ours: what has not started never will, what runs is killed."""
@@ -81,18 +102,26 @@ class Leftovers:
         self._dismiss(held)
 
     def look_again(self, store: Store) -> None:
-        """Ask the database, now and then, about attempts whose folders prove nothing."""
+        """Ask the database, now and then, about attempts whose folders prove nothing.
+
+        So too about those of which a receipt should have come long ago: it may never do.
+        """
         now_ms = self._clock()
-        unproven = [held for held in self._held.values() if held.phase == "unproven"]
-        if not unproven or now_ms < self._look_at_ms:
+        if now_ms < self._look_at_ms:
             return
-        for held in unproven:
+        asked = [held for held in self._held.values() if held.phase in ("unproven", "parted")]
+        for held in asked:
+            held.parted_ms = held.parted_ms or now_ms
+            if held.phase == "parted" and now_ms < held.parted_ms + WAIT_MS:
+                continue
             match standing(store, held):
                 case "settled":
                     self.finish(held)
-                case "unstarted":
+                case "unstarted" if held.phase == "unproven":
                     held.phase, held.end = "ended", End("not_started")
-        self._look_at_ms = now_ms + LOOK_AGAIN_MS
+        self._apart.each(asked, FOLDER, _see)
+        if asked:
+            self._look_at_ms = now_ms + LOOK_AGAIN_MS
 
     def _dismiss(self, held: Held) -> None:
         """Let a launcher go that waits, and remove its folder when it has gone."""
@@ -100,6 +129,12 @@ class Leftovers:
         held.part()
         self.add(held.folder, launcher=launcher)
         self._held.pop(held.attempt_id, None)
+
+
+def _see(held: Held) -> None:
+    """The receipt of one that proved nothing may have come: a fork server writes late."""
+    if held.phase == "unproven" and held.look() == "known":
+        held.phase = "ended"
 
 
 def standing(store: Store, held: Held) -> Literal["settled", "unstarted", "open"]:

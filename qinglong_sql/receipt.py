@@ -36,6 +36,8 @@ def reserve_receipt(folder_fd: int) -> None:
 
 def write_receipt(folder_fd: int, receipt: dict[str, Any]) -> None:
     """Write `receipt.json` for good; one that is there already stays. Raises OSError."""
+    with suppress(OSError):  # the command may have taken our own rights away
+        os.fchmod(folder_fd, 0o700)
     # The first receipt and receipt.tmp may still be one inode: look before writing.
     if not exists(folder_fd, "receipt.json"):
         body = json.dumps(receipt, ensure_ascii=False, separators=(",", ":")).encode(
@@ -52,7 +54,7 @@ def write_receipt(folder_fd: int, receipt: dict[str, Any]) -> None:
         with suppress(FileExistsError):
             os.link("receipt.tmp", "receipt.json", src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
     for name in ("receipt.tmp", "launcher.sock"):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it may be gone, or a folder by now
             os.unlink(name, dir_fd=folder_fd)
     os.fsync(folder_fd)
 
@@ -66,7 +68,9 @@ def exists(folder_fd: int, name: str) -> bool:
 
 
 def read_spec(folder_fd: int) -> dict[str, Any]:
-    fd = os.open("spec.json", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder_fd)
+    # A command may have put a link or a pipe there; the fork server must not wait for it.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open("spec.json", flags, dir_fd=folder_fd)
     try:
         spec: dict[str, Any] = json.loads(linux.read_all(fd))
     finally:

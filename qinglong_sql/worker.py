@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from qinglong_sql.apart import Apart, Note, there
 from qinglong_sql.asking import Asking, Command, Fuse
 from qinglong_sql.execution import GRACE_MS, boottime_ms
-from qinglong_sql.holding import Held
+from qinglong_sql.holding import FOLDER, Held
 from qinglong_sql.intake import Intake
 from qinglong_sql.leftover import Leftovers
 from qinglong_sql.limits import (
@@ -37,7 +38,8 @@ class Worker:
     over. `settle` and `dispatch` do all that they can and then raise the first error of a store
     call; what was asked for is asked for again the next time. `lease_ms` is 5 s to 5 min (DESIGN
     §12); raises ValueError beyond. `stop_grace_ms` lies between TERM and KILL of a stop. `clock`
-    gives CLOCK_BOOTTIME in milliseconds.
+    gives CLOCK_BOOTTIME in milliseconds. `note` is told of a folder that its command has broken,
+    which never holds up the others; a warning is logged if there is none.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Worker:
         stop_grace_ms: int = GRACE_MS,
         inherited: Mapping[str, str] = os.environ,
         clock: Callable[[], int] = boottime_ms,
+        note: Note | None = None,
     ) -> None:
         if not LEASE_MIN_MS <= lease_ms <= LEASE_MAX_MS:
             raise ValueError(f"a lease lasts {LEASE_MIN_MS} to {LEASE_MAX_MS} ms, not {lease_ms}")
@@ -76,7 +79,8 @@ class Worker:
         )
         self._clock = clock
         self._lock: int | None = None
-        self._leftovers = Leftovers(self.state_dir, self.held, clock)
+        self._apart = Apart(note)
+        self._leftovers = Leftovers(self.state_dir, self.held, clock, self._apart)
         self._asking = Asking(self.held, self._leftovers, lease_ms, clock)
         self.offered = False  # the last `settle` asked every queue for work
         self._fuse: Fuse | None = None
@@ -171,8 +175,14 @@ class Worker:
             self._lock = take_lock(self.state_dir)
             if self._lock is None:
                 return False
-            self._intake.begin(worker_id(self.state_dir))
-            self._leftovers.take_over()
+            try:
+                self._leftovers.take_over()
+                self._intake.begin(worker_id(self.state_dir))
+            except BaseException:
+                os.close(self._lock)  # what was not taken over is not ours
+                self._lock = None
+                self.held.clear()
+                raise
         return True
 
     def _send(self, *commands: Command) -> int:
@@ -193,21 +203,18 @@ class Worker:
 
     def _listen(self) -> None:
         self._intake.reap()
-        for held in self._asking.within("waiting", "live"):
-            while held.execution and (said := held.execution.poll()):
-                held.started = held.started or said == "started"
-                if said == "ended":
-                    held.part()
-                    held.phase = "parted"
-        for held in self._asking.within("parted"):
-            match held.look():
-                case "known":
-                    held.phase = "ended"
-                case "none":
-                    held.phase = "unproven"
-                case "alive":
-                    held.rejoin(self._clock())
+        self._apart.each(self._asking.within("waiting", "live"), FOLDER, Held.hear)
+        self._apart.each(self._asking.within("parted"), FOLDER, self._look)
         self._look_at_ms = self._clock() + LOOK_MS
+
+    def _look(self, held: Held) -> None:
+        match held.look():
+            case "known":
+                held.phase = "ended"
+            case "none":
+                held.phase = "unproven"
+            case "alive":
+                held.rejoin(self._clock())
 
     def _tell(self) -> None:
         commands = [*self._asking.ends(), self._asking.running()]
@@ -258,7 +265,7 @@ class Worker:
 
     def _prepare(self) -> None:
         leased = self._asking.within("leased")
-        fresh = [held for held in leased if not held.folder.exists()]
+        fresh = [held for held in leased if not there(held.folder)]
         for held in leased:  # of an earlier worker that did not come to its journal
             if held not in fresh and held.folder not in self._leftovers:
                 self._leftovers.add(held.folder)

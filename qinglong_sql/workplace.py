@@ -8,7 +8,6 @@ log/<run_id>/<step>.<number>.log
 
 import fcntl
 import os
-import shutil
 import stat
 import uuid
 from collections.abc import Mapping
@@ -17,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qinglong_sql.apart import open_up, read_plain
 from qinglong_sql.canonical import canonical, read_json
+from qinglong_sql.evidence import OURS
 from qinglong_sql.execution import Receipt, Spec
 from qinglong_sql.limits import ERROR_BYTES, OUTPUT_BYTES
 
@@ -50,8 +51,11 @@ def take_lock(state_dir: Path) -> int | None:
 
     The kernel gives it back when its owner dies. Raises OSError.
     """
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(state_dir / "worker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        lock = _open_lock(state_dir)
+    except PermissionError:  # a command may have taken our own rights away
+        open_up(state_dir)
+        lock = _open_lock(state_dir)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -61,6 +65,12 @@ def take_lock(state_dir: Path) -> int | None:
         os.close(lock)
         raise
     return lock
+
+
+def _open_lock(state_dir: Path) -> int:
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.open(state_dir / "worker.lock", flags, 0o600)
 
 
 def worker_id(state_dir: Path) -> str:
@@ -130,20 +140,17 @@ def write_input(folder: Path, text: str) -> None:
 def read_output(folder: Path) -> str | None:
     """The canonical text of an execution's output; None when it wrote none.
 
-    Raises ValueError, saying what is wrong, for anything but a JSON object of at most OUTPUT_BYTES.
+    Raises ValueError, saying what is wrong, for anything but a JSON object of at most OUTPUT_BYTES,
+    and OSError when this process is short of things.
     """
     try:
-        # Neither follow a link out of the folder nor wait for the writer of a named pipe.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(output_file(folder), flags)
+        raw = read_plain(output_file(folder), OUTPUT_FILE_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno in OURS:
+            raise
         raise ValueError(f"QL_OUTPUT cannot be read: {error.strerror}") from error
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError("QL_OUTPUT is not a file")
-        raw = file.read(OUTPUT_FILE_BYTES + 1)
     if len(raw) > OUTPUT_FILE_BYTES:
         raise ValueError(f"QL_OUTPUT is larger than {OUTPUT_BYTES} bytes")
     try:
@@ -196,18 +203,15 @@ def clean_error(text: str) -> str:
 
 
 def keep_log(folder: Path, state_dir: Path, run_id: str, step_key: str, number: int) -> None:
-    """Move the log of an execution to where it stays; what cannot be moved is lost."""
+    """Move the log of an execution to where it stays; what cannot be moved is lost.
+
+    What is not a file any more, or no longer in our folder, was never our log.
+    """
     at = state_dir / "log" / run_id
     with suppress(OSError):  # a full disk must not keep an attempt that is reported
+        if not stat.S_ISDIR(folder.lstat().st_mode) or not stat.S_ISREG(
+            (folder / "log").lstat().st_mode
+        ):
+            return
         at.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / "log").replace(at / f"{step_key}.{number}.log")
-
-
-def remove(folder: Path) -> None:
-    """Remove the folder of an execution, or what can be removed of it."""
-    try:
-        for entry in folder.iterdir():
-            entry.unlink()
-        folder.rmdir()
-    except OSError:  # a command may have made folders here
-        shutil.rmtree(folder, ignore_errors=True)
