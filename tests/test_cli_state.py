@@ -109,3 +109,17 @@ def test_an_interrupt_is_kept_until_the_database_answers(
         assert "cancelling" in output.read_text()
     finally:
         kill_all_of(tmp_path)
+
+
+def test_logs_says_that_a_full_log_has_no_end(sqlite_dsn: str, tmp_path: Path) -> None:
+    shell = Shell(tmp_path, sqlite_dsn)
+    shell.write("a.yaml", PACKAGE.format(key="a", run="head -c $SIZE /dev/zero; echo END"))
+    for size, full in ((5_000_000, True), (1000, False)):
+        assert shell("run", "a.yaml", "--new", env={"SIZE": str(size)}).returncode == 0
+        run_id = shell("runs").stdout.splitlines()[1].split()[0]
+        done = shell("logs", run_id)
+        assert done.returncode == 0 and ("END" in done.stdout) is not full
+        assert done.stderr == full * (
+            "this log is full at 4194304 bytes: what the step wrote after them is not kept\n"
+        )
+    shell.nothing_is_left()

@@ -7,7 +7,8 @@ import click
 
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.options import opened, resolve_run, state_folder, with_dsn, with_json
-from qinglong_sql.cli.words import Row, print_json
+from qinglong_sql.cli.words import Row, complain, print_json
+from qinglong_sql.evidence import LOG_CAP_BYTES
 from qinglong_sql.store import Store
 
 BLOCK_BYTES = 1 << 16
@@ -32,6 +33,9 @@ def logs(run: str, step: str | None, attempt: int | None, dsn: str, as_json: boo
     path = find_log(state_folder(dsn), chosen)
     if path is None:
         raise Refused(f"no log of {named(chosen)} on this machine; it is {chosen['status']}")
+    size = path.stat().st_size
+    if size >= LOG_CAP_BYTES:
+        complain(f"this log is full at {size} bytes: what the step wrote after them is not kept")
     if as_json:
         wanted = ("run_id", "step_key", "number", "status")
         text = path.read_bytes().decode("utf-8", "replace")
