@@ -55,6 +55,8 @@ class Command:
             except QinglongError as error:
                 if len(batch) > 1:
                     batches += [[one] for one in batch]
+                else:
+                    batch[0].refused = batch[0].phase == "ended"
                 first = first or error
             except Exception as error:
                 first = first or error

@@ -92,6 +92,7 @@ def _tick(
     """Report, then a cycle, then dispatch; the next turn, whether anything moved, the first error.
 
     Reports and renewals do not wait for a cycle that fails, but nothing new is leased after it.
+    What could not be reported yet is not declared lost either.
     With `early` what a report opens is leased with it, if the store can fuse.
     """
     first: Exception | None = None
@@ -101,7 +102,7 @@ def _tick(
     except Exception as error:
         first = error
     try:
-        cycle = local_cycle(store, turn, pages)
+        cycle = local_cycle(store, turn, pages, owing=worker.owes)
     except StageFailed as error:
         cycle, lease, first = error.cycle, False, first or error
     if cycle.stopping:

@@ -69,6 +69,7 @@ class Held:
     told_running: bool = False
     start_unsure: bool = False  # a start was sent and its answer was lost
     parted_ms: int = 0  # when it was first seen without its launcher
+    refused: bool = False  # its report broke a promise, and would again
     lost: bool = False  # the database has taken the lease away
     end: End | Gone | None = None
 

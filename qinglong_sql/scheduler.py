@@ -70,14 +70,24 @@ Work = tuple[str, Callable[[Store], Tally]]
 ROADS = ("cancellation", "task_cancellation")
 
 
-def local_cycle(store: Store, turn: Turn, pages: Pages = STANDALONE) -> Cycle:
-    """One cycle of a single process, without dispatch. Raises StageFailed."""
+def local_cycle(
+    store: Store,
+    turn: Turn,
+    pages: Pages = STANDALONE,
+    *,
+    owing: Callable[[], bool] = lambda: False,
+) -> Cycle:
+    """One cycle of a single process, without dispatch. Raises StageFailed.
+
+    While this process is `owing` ends that it knows, nothing is declared lost: its own report comes
+    first, however long the database did not answer.
+    """
     return _in_order(
         store,
         turn,
         [
             *_cancelling(turn, pages),
-            *_recovering(pages),
+            *_recovering(pages, owing),
             _stage("frontier", pages.frontier),
             _stage("task_admission", pages.admission),
         ],
@@ -108,8 +118,11 @@ def _cancelling(turn: Turn, pages: Pages) -> list[Work]:
     return [_stage(name, pages.cancellation) for name in ("deadline", *roads)]
 
 
-def _recovering(pages: Pages) -> list[Work]:
-    return [_stage("expiry", pages.recovery), _stage("retry", pages.recovery)]
+def _recovering(pages: Pages, owing: Callable[[], bool] = lambda: False) -> list[Work]:
+    name, expire = _stage("expiry", pages.recovery)
+    # Asked right before, since the stages before it may have waited for a lease's length.
+    expiry = name, lambda store: Tally() if owing() else expire(store)
+    return [expiry, _stage("retry", pages.recovery)]
 
 
 def _stage(name: str, bounds: tuple[int, int]) -> Work:

@@ -123,6 +123,12 @@ class Worker:
         """How many slots are taken."""
         return sum(held.phase != "unproven" for held in self.held.values())
 
+    def owes(self) -> bool:
+        """Whether the end of an execution is known here that the database did not get to hear."""
+        if self._lock is not None:
+            self._listen()
+        return any(not held.refused for held in self._asking.within("ended"))
+
     def filenos(self) -> list[int]:
         """Descriptors that are readable when `settle` has something to do."""
         own = [held.execution.fileno() for held in self.held.values() if held.execution]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qinglong_sql.drive import drain, drive
-from qinglong_sql.errors import NotReady
+from qinglong_sql.errors import Conflict, NotReady
 from qinglong_sql.scheduler import EDGE, StageFailed
 from qinglong_sql.store import Store
 from tests.engines import Engine
@@ -184,3 +184,62 @@ def test_a_drain_is_bounded(site: Site) -> None:
     assert time.monotonic() - began < 2
     worker.stop("shutdown", grace_ms=0)
     site.finish(run_id, worker)
+
+
+def test_what_ended_here_is_reported_before_it_is_declared_lost(place: Site) -> None:
+    """The database answers nothing of the report until the lease and its grace are long over."""
+    place.publish("one: {run: 'echo $$ > pid; sleep 0.5; echo one >> witness'}")
+    run_id = place.start()
+    worker = place.worker(lease_ms=5_000)
+    place.drive(worker, lambda: all(one.told_running for one in worker.held.values()) and
+                place.lines("pid") != [])  # fmt: skip
+    stalled = Stalled(place.store)
+    worker.store = stalled
+    began = time.monotonic()
+    place.drive(worker, lambda: time.monotonic() - began > 9)
+    (attempt,) = place.attempts(run_id)
+    assert (attempt["status"], place.lines("witness")) == ("running", ["one"])
+    stalled.answers = True
+    assert place.finish(run_id, worker)["status"] == "succeeded"
+
+
+class Stalled(Wrapped):
+    answers = False
+
+    def before(self, step: str, params: Any) -> None:
+        if not self.answers:
+            raise TimeoutError("the database is held by somebody else")
+
+
+def test_an_end_that_comes_while_the_stages_wait_is_reported_first(site: Site) -> None:
+    site.publish("one: {run: 'echo $$ > pid; sleep 1'}")
+    run_id = site.start()
+    worker = site.worker(lease_ms=5_000)
+    site.drive(worker, lambda: site.lines("pid") != [])
+    site.drive(worker, lambda: all(one.told_running for one in worker.held.values()))
+
+    class Slow(Wrapped):
+        waited = False
+
+        def page(self, stage: Any, after: tuple[int, str], limit: int) -> list[dict[str, Any]]:
+            if stage.name == "deadline" and not self.waited:
+                self.waited = True
+                time.sleep(9)
+            return self.store.page(stage, after, limit)
+
+    assert site.finish(run_id, worker, store=Slow(site.store))["status"] == "succeeded"
+
+
+def test_a_report_that_is_refused_does_not_hold_up_recovery(site: Site) -> None:
+    class Refusing(Wrapped):
+        def before(self, step: str, params: Any) -> None:
+            if step == "report_attempts":
+                raise Conflict("a foreign writer")
+
+    site.publish("one: {run: 'true'}")
+    run_id = site.start()
+    worker = site.worker(store=Refusing(site.store), lease_ms=5_000)
+    site.drive(worker, lambda: site.run(run_id)["status"] != "running")
+    assert site.attempts(run_id)[0]["result_code"] == "execution_lost"
+    worker.store = site.store
+    site.drive(worker, lambda: not worker.held)
