@@ -138,3 +138,15 @@ def test_a_start_is_light(shell: Shell) -> None:
     assert done.stdout.startswith("no runs\n")
     for heavy in ("psycopg", "alembic", "sqlalchemy", "yaml", "cronsim"):
         assert f"'{heavy}'" not in done.stdout, heavy
+
+
+def test_the_end_points_to_what_failed_first_and_wrote_something(shell: Shell) -> None:
+    steps = "z: {run: 'echo first; exit 1'}, a: {run: [no-such-program]}, c: {run: sleep 1; exit 2}"
+    shell.write("bad.yaml", f"package: bad\nworkflows: {{w: {{steps: {{{steps}}}}}}}\n")
+    done = shell("run", "bad.yaml")
+    assert done.returncode == 1
+    look = done.stdout.splitlines()[-1]
+    assert look.startswith("look: qinglong-sql logs ru") and look.endswith(" z"), done.stdout
+    assert shell(*look.split()[2:]).stdout == "first\n"
+    shell.write("bad.yaml", "package: bad\ntasks: {a: {run: [no-such-program]}}\n")
+    assert "look:" not in shell("run", "bad.yaml").stdout

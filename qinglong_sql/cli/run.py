@@ -45,7 +45,11 @@ GROUPS = ("ql_reader", "ql_admission", "ql_scheduler", "ql_worker")
 @with_input
 @with_input_file
 @click.option("--new", is_flag=True, help="Start another run even if an equal one is still open.")
-@click.option("--slots", type=click.IntRange(1, 1024), help="Steps at once; default: 4 or more.")
+@click.option(
+    "--slots",
+    type=click.IntRange(1, 1024),
+    help="Steps at once; default: one a processor, at least 4.",
+)
 @click.option(
     "--lease-ms",
     type=click.IntRange(LEASE_MIN_MS, LEASE_MAX_MS),
@@ -198,8 +202,14 @@ def show_end(store: Store, run: Row, as_json: bool, more: str) -> None:
 def told(run: Row, steps: list[Row], attempts: list[Row], more: str) -> None:
     """The end for people: steps, and where to look further when it went wrong."""
     say(step_table(steps, attempts))
-    took = span(run["admitted_at_ms"], run["finished_at_ms"])
-    say(f"{coloured(run['status'])} after {took}, run {run['run_id']}")
-    failed = [step["step_key"] for step in steps if step["status"] in ("failed", "timed_out")]
-    if failed:
-        say(f"look: qinglong-sql logs {run['run_id'][:12]} {failed[0]}{more}")
+    took = f" after {span(run['admitted_at_ms'], run['finished_at_ms'])}"
+    if run["finished_at_ms"] is None:  # killed, and a held step keeps it open
+        took = " still"
+    say(f"{coloured(run['status'])}{took}, run {run['run_id']}")
+    last = {attempt["step_key"]: attempt for attempt in attempts}
+    failed = [step for step in steps if step["status"] in ("failed", "timed_out")]
+    failed.sort(key=lambda step: (step["finished_at_ms"] or 0, step["step_key"]))
+    wrote = [one for one in failed if one["result_code"] != "executor_start_failed"]
+    for step in wrote[:1]:  # what failed first is mostly why the others did
+        if step["step_key"] in last:
+            say(f"look: qinglong-sql logs {run['run_id'][:12]} {step['step_key']}{more}")

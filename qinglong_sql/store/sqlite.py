@@ -46,7 +46,10 @@ def open_sqlite(
         path.parent.mkdir(parents=True, exist_ok=True)
         upgrade_sqlite(path)
     elif not path.exists():
-        raise NotReady(f"no database {path}: run `qinglong-sql migrate --dsn sqlite:///{path}`")
+        raise NotReady(
+            f"no database {path}: run `qinglong-sql migrate --dsn sqlite:///{path}`,"
+            " or `qinglong-sql run FILE`"
+        )
     store = SqliteStore(path, profile=profile)
     try:
         found, newest = store.revision(), newest_revision()
