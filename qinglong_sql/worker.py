@@ -115,7 +115,7 @@ class Worker:
 
     def stop(self, reason: str, *, grace_ms: int | None = None, run_id: str | None = None) -> None:
         """Stop what runs (of one run): TERM, the grace, KILL. It is reported as ever."""
-        for held in self.held.values():
+        for held in list(self.held.values()):  # an interrupt may say so from another thread
             if held.execution and run_id in (None, held.run_id):
                 held.execution.stop(reason, grace_ms)
 

@@ -7,6 +7,7 @@ time is the last sign of its life.
 
 import json
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import pytest
 from qinglong_sql.store import Store, open_store
 from tests.engines import Engine
 from tests.shell import Shell, ended, until
-from tests.site import alive, kill_all_of
+from tests.site import alive, kill_all_of, wait
 
 PACKAGE = """\
 package: interrupted
@@ -216,5 +217,45 @@ def test_ctrl_c_does_not_wait_for_what_another_run_left(sqlite_dsn: str, tmp_pat
         until(lambda: "still here: 1 execution" in (tmp_path / "own").read_text(), process, "a")
         process.send_signal(signal.SIGINT)
         assert ended(process, 10) == 0
+    finally:
+        kill_all_of(tmp_path)
+
+
+def test_two_interrupts_end_it_while_the_database_answers_nothing(
+    sqlite_dsn: str, tmp_path: Path
+) -> None:
+    """Both come while one call waits for the file, where Python would make one of them."""
+    shell = Shell(tmp_path, sqlite_dsn)
+    shell.write(
+        "one.yaml", "package: one\nworkflows: {w: {steps: {a: {run: 'echo $$ > pid; sleep 60'}}}}\n"
+    )
+    process = shell.begin("run", "one.yaml", output=tmp_path / "output")
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), process, "it")
+    time.sleep(0.5)
+    holder = sqlite3.connect(sqlite_dsn.removeprefix("sqlite:///"), isolation_level=None)
+    try:
+        holder.execute("begin immediate")
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(1)
+        assert ended(process, 15) == 130
+        gone = int((tmp_path / "pid").read_text())
+        wait(lambda: not alive(gone), "it was killed", 5)
+    finally:
+        holder.close()
+        kill_all_of(tmp_path)
+
+
+def test_a_state_folder_that_cannot_be_used_is_left_out(sqlite_dsn: str, tmp_path: Path) -> None:
+    shell = Shell(tmp_path, sqlite_dsn)
+    shell.write("one.yaml", "package: one\nworkflows: {w: {steps: {a: {run: 'true'}}}}\n")
+    try:
+        assert shell("run", "one.yaml").returncode == 0
+        (lock,) = tmp_path.rglob("worker.lock")
+        lock.unlink()
+        lock.mkdir()
+        done = shell("run", "one.yaml")
+        assert done.returncode == 0 and "left out" in done.stderr
+        assert [one.parent.name for one in tmp_path.rglob("worker.lock") if one.is_file()] == ["1"]
     finally:
         kill_all_of(tmp_path)

@@ -103,6 +103,7 @@ def run(
                 lease_ms=lease_ms,
                 stop_grace_ms=grace_ms,
                 run_id=row["run_id"],
+                note=view.note,
             )
             session = Session(store, worker, row["run_id"], view)
             ended = session.to_the_end()
@@ -159,9 +160,15 @@ def own_worker(store: Store, folder: Path, *, run_id: str, **options: Any) -> Wo
     without one their leases would end. Else the lowest number, so that there are few.
     """
     for number in itertools.chain(numbers_of(folder, run_id), itertools.count()):
+        known = (folder / str(number)).exists()
         worker = Worker(store, folder / str(number), run_id=run_id, **options)
-        if worker.own():
-            return worker
+        try:
+            if worker.own():
+                return worker
+        except OSError as error:
+            if not known:
+                raise
+            complain(f"{worker.state_dir} cannot be used and is left out: {error}")
         worker.close()
     raise AssertionError("unreachable")
 

@@ -1,11 +1,11 @@
 """One run driven to its end in this process, and what interrupts do to it (DESIGN §5, §9)."""
 
 import os
-import signal
 import time
 from contextlib import suppress
 
-from qinglong_sql.cli.exits import told_as
+from qinglong_sql.cli.exits import Exit, told_as
+from qinglong_sql.cli.interrupts import Interrupts
 from qinglong_sql.cli.looking import waits
 from qinglong_sql.cli.progress import View, Watch
 from qinglong_sql.cli.runs import request_cancel
@@ -18,7 +18,7 @@ from qinglong_sql.worker import Worker
 IDLE_MS = 250
 KILL_WITHIN_MS = 5_000
 TELL_AGAIN_MS = 10_000
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LEAVE_WITHIN_S = 8.0
 
 
 class Session:
@@ -30,7 +30,7 @@ class Session:
         self.run_id = run_id
         self.view = view
         self.watch = Watch(store, run_id, view)
-        self.interrupts = 0
+        self.signals = Interrupts(self.wake, self.leave, LEAVE_WITHIN_S)
         self.asked = False
         self.killed = False
         self.told, self.told_ms = "", 0
@@ -38,35 +38,42 @@ class Session:
 
     def to_the_end(self) -> Row:
         """Drive; returns the run as it is then, terminal unless a second interrupt came."""
-        nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        before = {
-            number: signal.signal(number, self.interrupted)
-            for number in INTERRUPTS
-            if not (nohup and number == signal.SIGHUP)
-        }
         try:
-            drive(
-                self.store,
-                self.worker,
-                self.ended,
-                idle_ms=IDLE_MS,
-                on_error=self.failed,
-                wake=self.wake_read,
-            )
-            self.let_go()
+            with self.signals:
+                drive(
+                    self.store,
+                    self.worker,
+                    self.ended,
+                    idle_ms=IDLE_MS,
+                    on_error=self.failed,
+                    wake=self.wake_read,
+                )
+                self.let_go()
+                with suppress(Exception):  # an ended session is a courtesy; its lease ends anyway
+                    self.worker.close()
         finally:
-            for number, action in before.items():
-                signal.signal(number, action)
-            with suppress(Exception):  # an ended session is a courtesy; its lease ends anyway
+            with suppress(Exception):
                 self.worker.close()
             os.close(self.wake_read)
             os.close(self.wake_write)
         return self.watch.run
 
-    def interrupted(self, number: int, frame: object) -> None:
-        """A signal: only count it, and end the wait; the loop does the rest."""
-        self.interrupts += 1
-        os.write(self.wake_write, b".")
+    @property
+    def interrupts(self) -> int:
+        return self.signals.count
+
+    def wake(self) -> None:
+        """End the wait; the loop does the rest."""
+        with suppress(OSError):  # full is awake
+            os.write(self.wake_write, b".")
+
+    def leave(self) -> None:
+        """On a thread of its own: a database that does not answer cannot keep us. Never returns."""
+        try:
+            self.worker.stop("interrupt", grace_ms=0)
+            self.view.note("the database does not answer: killed, left; the same command goes on")
+        finally:
+            os._exit(Exit.KILLED)
 
     def ended(self) -> bool:
         """Whether to stop driving. A database that is away is waited for, as in every tick."""
@@ -109,8 +116,14 @@ class Session:
             self.killed = True
             self.view.note("killing what runs")
             self.worker.stop("interrupt", grace_ms=0)
-            drain(self.store, self.worker, within_ms=KILL_WITHIN_MS, idle_ms=IDLE_MS)
-            if self.look():
+            try:
+                drain(self.store, self.worker, within_ms=KILL_WITHIN_MS, idle_ms=IDLE_MS)
+                open_still = self.look()
+            except Exception as error:
+                if told_as(error) is None:
+                    raise
+                open_still = True
+            if open_still:
                 self.view.note("the run is still open: the same command goes on with it")
         elif self.worker.busy():
             self.view.note(
