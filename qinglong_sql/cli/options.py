@@ -47,7 +47,7 @@ with_dsn = click.option(
 )
 with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 package_file = click.argument(
-    "file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path)
+    "file", metavar="FILE", type=click.Path(dir_okay=False, readable=False, path_type=Path)
 )
 
 
