@@ -616,7 +616,7 @@ def test_a_worker_killed_again_and_again_runs_every_step_once(site: Site) -> Non
     random = Random(7)
     site.publish(
         "\n".join(
-            f"s{n}: {{run: 'echo {n} >> witness; sleep 0.0{n % 5}; echo \"{{}}\" > $QL_OUTPUT'"
+            f"s{n}: {{run: 'echo {n} >> witness; sleep 0.{3 + n % 4}; echo \"{{}}\" > $QL_OUTPUT'"
             + (f", needs: [s{n - 3}]}}" if n >= 3 else "}")
             for n in range(18)
         )
