@@ -14,7 +14,7 @@ COMMANDS = {
     "start": "runs",
     "cancel": "runs",
     "declare-stopped": "operator",
-    "runs": "runs",
+    "runs": "listing",
     "show": "looking",
     "events": "looking",
     "explain": "looking",
