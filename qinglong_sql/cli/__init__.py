@@ -16,10 +16,10 @@ COMMANDS = {
     "declare-stopped": "operator",
     "runs": "listing",
     "show": "looking",
-    "events": "looking",
+    "events": "events",
     "explain": "looking",
     "logs": "logs",
-    "graph": "package",
+    "graph": "graph",
     "migrate": "service",
     "doctor": "service",
 }

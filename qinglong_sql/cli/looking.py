@@ -1,4 +1,4 @@
-"""Commands that look at a run: show, events, explain."""
+"""Commands that look at a run: show, explain."""
 
 import sys
 import time
@@ -90,39 +90,6 @@ def why(step: Row, attempt: Row | None) -> str:
         if attempt["error"]:
             words += f": {attempt['error'].splitlines()[0][:120]}"
     return words
-
-
-@click.command()
-@click.argument("run")
-@with_utc
-@with_dsn
-@with_json
-@reported
-def events(run: str, utc: bool, dsn: str, as_json: bool) -> None:
-    """Print the history of a RUN, one line an event."""
-    with opened(dsn) as store:
-        row = resolve_run(store, run)
-        rows = store.read("event_log", order="sequence", run_id=row["run_id"])
-        attempts = store.read("attempt_state", run_id=row["run_id"])
-    if as_json:
-        print_json(rows)
-        return
-    names = {one["attempt_id"]: f"{one['step_key']} #{one['number']}" for one in attempts}
-    for event in rows:
-        event["at"] = clock(event["created_at_ms"], utc=utc)
-        what = "" if event["entity"] == "run" else event["entity_id"]
-        event["what"] = names.get(what, what)
-    print_rows(
-        rows,
-        [
-            ("#", "sequence"),
-            ("AT", "at"),
-            ("EVENT", "type"),
-            ("OF", "what"),
-            ("WHY", "result_code"),
-        ],
-        "no events",
-    )
 
 
 @click.command()
