@@ -2,8 +2,9 @@
 -- What is installed is tables and shared decisions; the steps of sqlite/*.sql are statements that
 -- the store runs, and stay files.
 
--- facts, and the triggers that keep immutable what is immutable
+-- facts, and what keeps immutable what is immutable
 .read sqlite/table.sql
+.read sqlite/trigger.sql
 
 -- decisions, byte for byte those of PostgreSQL: state first, then in the order of the flow
 .read decision/state.sql

@@ -1,9 +1,9 @@
 -- 0001_core, sqlite: written by scripts/freeze.py, never by hand.
 -- LOCKS    only what it makes itself
 
--- from sql/sqlite/table.sql sha256 d07a97c6a6b245e709cdc2e3e1ad504732bfb3d8df17bd7bd851034bbba5e203
--- TABLES — mirror of sql/postgres/table.sql. Immutable columns come first in each table; a trigger
--- at the end refuses to change a column before the line "moves". Text compares by byte.
+-- from sql/sqlite/table.sql sha256 44df56f349314f4b179acf9adb36b3abc0f72a2fc8f44970336784e9f04d99d9
+-- TABLES — mirror of sql/postgres/table.sql. Immutable columns come first in each table;
+-- trigger.sql refuses to change a column before the line "moves". Text compares by byte.
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
 
 create table package (
@@ -455,7 +455,8 @@ create table run_fault (
   constraint fault_error_fits check (length(cast(error as blob)) <= 2048)
 ) strict, without rowid;
 
--- IMMUTABLE — what may not change, in place of PostgreSQL's column rights. An insert of an existing
+-- from sql/sqlite/trigger.sql sha256 113897257d3762a404ab6e7e707adcb3e00e4586cb273e4f5feb5d669eea5215
+-- TRIGGERS — what may not change, in place of PostgreSQL's column rights. An insert of an existing
 -- key is refused too, since `insert or replace` would walk past a delete trigger; connections turn
 -- recursive_triggers on. Such a trigger fires on `set x = x` as well.
 

@@ -1,0 +1,293 @@
+-- TRIGGERS — what may not change, in place of PostgreSQL's column rights. An insert of an existing
+-- key is refused too, since `insert or replace` would walk past a delete trigger; connections turn
+-- recursive_triggers on. Such a trigger fires on `set x = x` as well.
+
+create trigger package_keeps before update of package_key on package
+begin
+  select raise(abort, 'QL500 a package keeps its key');
+end;
+
+create trigger package_generation_keeps
+before update of package_key, generation, digest, manifest, published_at_ms on package_generation
+begin
+  select raise(abort, 'QL500 a generation keeps what was published');
+end;
+
+create trigger trigger_keeps before update of package_key, trigger_key on trigger
+begin
+  select raise(abort, 'QL500 a trigger keeps its key');
+end;
+
+create trigger trigger_schedule_keeps before update of package_key, trigger_key on trigger_schedule
+begin
+  select raise(abort, 'QL500 a schedule keeps its key');
+end;
+
+create trigger run_keeps
+before update of
+  run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
+  deadline_at_ms, trigger_key, scheduled_at_ms, admitted_at_ms
+on run
+begin
+  select raise(abort, 'QL500 a run keeps its admission');
+end;
+
+create trigger step_run_keeps before update of run_id, step_key, task_id on step_run
+begin
+  select raise(abort, 'QL500 a step keeps its task');
+end;
+
+create trigger task_attempt_keeps
+before update of
+  attempt_id, run_id, number, step_key, epoch, task_id, queue, jitter, admitted_at_ms
+on task_attempt
+begin
+  select raise(abort, 'QL500 an attempt keeps its admission');
+end;
+
+create trigger attempt_lease_keeps before update of attempt_id, run_id on attempt_lease
+begin
+  select raise(abort, 'QL500 a lease keeps its attempt');
+end;
+
+create trigger agenda_keeps before update of run_id, stage on agenda
+begin
+  select raise(abort, 'QL500 an agenda row keeps its run and stage');
+end;
+
+create trigger worker_session_keeps before update of worker_id on worker_session
+begin
+  select raise(abort, 'QL500 a session keeps its worker');
+end;
+
+create trigger run_fault_keeps before update of run_id, stage on run_fault
+begin
+  select raise(abort, 'QL500 a fault keeps its run and stage');
+end;
+
+-- append-only
+
+create trigger task_revision_is_new before insert on task_revision
+when exists (select 1 from task_revision as x where x.task_id = new.task_id)
+begin
+  select raise(abort, 'QL409 task_revision has this key already');
+end;
+
+create trigger task_revision_never_changes before update on task_revision
+begin
+  select raise(abort, 'QL500 task_revision is append-only');
+end;
+
+create trigger task_revision_never_goes before delete on task_revision
+begin
+  select raise(abort, 'QL500 task_revision is append-only');
+end;
+
+create trigger workflow_revision_is_new before insert on workflow_revision
+when exists (select 1 from workflow_revision as x where x.workflow_id = new.workflow_id)
+begin
+  select raise(abort, 'QL409 workflow_revision has this key already');
+end;
+
+create trigger workflow_revision_never_changes before update on workflow_revision
+begin
+  select raise(abort, 'QL500 workflow_revision is append-only');
+end;
+
+create trigger workflow_revision_never_goes before delete on workflow_revision
+begin
+  select raise(abort, 'QL500 workflow_revision is append-only');
+end;
+
+create trigger workflow_step_is_new before insert on workflow_step
+when exists (
+  select 1
+  from workflow_step as x
+  where x.workflow_id = new.workflow_id and x.step_key = new.step_key
+)
+begin
+  select raise(abort, 'QL409 workflow_step has this key already');
+end;
+
+create trigger workflow_step_never_changes before update on workflow_step
+begin
+  select raise(abort, 'QL500 workflow_step is append-only');
+end;
+
+create trigger workflow_step_never_goes before delete on workflow_step
+begin
+  select raise(abort, 'QL500 workflow_step is append-only');
+end;
+
+create trigger workflow_ancestor_is_new before insert on workflow_ancestor
+when exists (
+  select 1
+  from workflow_ancestor as x
+  where x.workflow_id = new.workflow_id
+    and x.ancestor_key = new.ancestor_key
+    and x.step_key = new.step_key
+)
+begin
+  select raise(abort, 'QL409 workflow_ancestor has this key already');
+end;
+
+create trigger workflow_ancestor_never_changes before update on workflow_ancestor
+begin
+  select raise(abort, 'QL500 workflow_ancestor is append-only');
+end;
+
+create trigger workflow_ancestor_never_goes before delete on workflow_ancestor
+begin
+  select raise(abort, 'QL500 workflow_ancestor is append-only');
+end;
+
+create trigger run_input_is_new before insert on run_input
+when exists (select 1 from run_input as x where x.run_id = new.run_id)
+begin
+  select raise(abort, 'QL409 run_input has this key already');
+end;
+
+create trigger run_input_never_changes before update on run_input
+begin
+  select raise(abort, 'QL500 run_input is append-only');
+end;
+
+create trigger run_input_never_goes before delete on run_input
+begin
+  select raise(abort, 'QL500 run_input is append-only');
+end;
+
+create trigger step_output_is_new before insert on step_output
+when exists (
+  select 1
+  from step_output as x
+  where x.run_id = new.run_id and x.step_key = new.step_key
+)
+begin
+  select raise(abort, 'QL409 step_output has this key already');
+end;
+
+create trigger step_output_never_changes before update on step_output
+begin
+  select raise(abort, 'QL500 step_output is append-only');
+end;
+
+create trigger step_output_never_goes before delete on step_output
+begin
+  select raise(abort, 'QL500 step_output is append-only');
+end;
+
+create trigger cancel_intent_is_new before insert on cancel_intent
+when exists (select 1 from cancel_intent as x where x.run_id = new.run_id)
+begin
+  select raise(abort, 'QL409 cancel_intent has this key already');
+end;
+
+create trigger cancel_intent_never_changes before update on cancel_intent
+begin
+  select raise(abort, 'QL500 cancel_intent is append-only');
+end;
+
+create trigger cancel_intent_never_goes before delete on cancel_intent
+begin
+  select raise(abort, 'QL500 cancel_intent is append-only');
+end;
+
+create trigger attempt_offer_is_new before insert on attempt_offer
+when exists (
+  select 1
+  from attempt_offer as x
+  where x.run_id = new.run_id and x.attempt_id = new.attempt_id and x.fence = new.fence
+)
+begin
+  select raise(abort, 'QL409 attempt_offer has this key already');
+end;
+
+create trigger attempt_offer_never_changes before update on attempt_offer
+begin
+  select raise(abort, 'QL500 attempt_offer is append-only');
+end;
+
+create trigger attempt_offer_never_goes before delete on attempt_offer
+begin
+  select raise(abort, 'QL500 attempt_offer is append-only');
+end;
+
+create trigger attempt_report_is_new before insert on attempt_report
+when exists (
+  select 1
+  from attempt_report as x
+  where x.run_id = new.run_id
+    and x.attempt_id = new.attempt_id
+    and x.fence = new.fence
+    and x.kind = new.kind
+)
+begin
+  select raise(abort, 'QL409 attempt_report has this key already');
+end;
+
+create trigger attempt_report_never_changes before update on attempt_report
+begin
+  select raise(abort, 'QL500 attempt_report is append-only');
+end;
+
+create trigger attempt_report_never_goes before delete on attempt_report
+begin
+  select raise(abort, 'QL500 attempt_report is append-only');
+end;
+
+create trigger attestation_is_new before insert on attestation
+when exists (
+  select 1
+  from attestation as x
+  where x.run_id = new.run_id and x.attempt_id = new.attempt_id
+)
+begin
+  select raise(abort, 'QL409 attestation has this key already');
+end;
+
+create trigger attestation_never_changes before update on attestation
+begin
+  select raise(abort, 'QL500 attestation is append-only');
+end;
+
+create trigger attestation_never_goes before delete on attestation
+begin
+  select raise(abort, 'QL500 attestation is append-only');
+end;
+
+create trigger refused_report_is_new before insert on refused_report
+when exists (
+  select 1
+  from refused_report as x
+  where x.run_id = new.run_id and x.attempt_id = new.attempt_id and x.ordinal = new.ordinal
+)
+begin
+  select raise(abort, 'QL409 refused_report has this key already');
+end;
+
+create trigger refused_report_never_changes before update on refused_report
+begin
+  select raise(abort, 'QL500 refused_report is append-only');
+end;
+
+create trigger refused_report_never_goes before delete on refused_report
+begin
+  select raise(abort, 'QL500 refused_report is append-only');
+end;
+
+create trigger run_event_is_new before insert on run_event
+when exists (select 1 from run_event as x where x.run_id = new.run_id and x.sequence = new.sequence)
+begin
+  select raise(abort, 'QL409 run_event has this key already');
+end;
+
+create trigger run_event_never_changes before update on run_event
+begin
+  select raise(abort, 'QL500 run_event is append-only');
+end;
+
+create trigger run_event_never_goes before delete on run_event
+begin
+  select raise(abort, 'QL500 run_event is append-only');
+end;
