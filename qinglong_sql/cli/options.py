@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import click
 from qinglong_sql import migrate
 from qinglong_sql.canonical import canonical, digest
 from qinglong_sql.cli.exits import Refused
+from qinglong_sql.door import ask
 from qinglong_sql.store import POSTGRES, SQLITE, Span, Store, open_store
 
 DEFAULT_FILE = "qinglong.db"
@@ -61,6 +62,13 @@ def opened(dsn: str, *, create: bool = False) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def poke(dsn: str) -> None:
+    """Wake the edge of a SQLite database, if one runs, so that it looks now. Never fails."""
+    if dsn.startswith(SQLITE):
+        with suppress(Exception):
+            ask(state_folder(dsn), "wake", within_s=0.2)
 
 
 def same_dsn(dsn: str) -> str:
