@@ -8,7 +8,6 @@ import json
 import os
 import select
 import socket
-import stat
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -115,7 +114,6 @@ class Door:
             with reachable(folder) as path:
                 self._sock.bind(path)
             (folder / NAME).chmod(0o600)
-            self._ino = (folder / NAME).lstat().st_ino
             self._sock.listen(MAX_CLIENTS)
             self._poll.register(self._sock, select.EPOLLIN)
         except BaseException:
@@ -145,9 +143,8 @@ class Door:
         """Close the door and remove its socket. May be repeated."""
         for fd in list(self._clients):
             self._part(fd)
-        with suppress(OSError):
-            place = (self._folder / NAME).lstat()
-            if stat.S_ISSOCK(place.st_mode) and place.st_ino == self._ino:
+        if self._sock.fileno() >= 0:
+            with suppress(OSError):
                 (self._folder / NAME).unlink()
         self._sock.close()
         self._poll.close()

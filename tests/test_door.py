@@ -91,12 +91,13 @@ def test_an_owner_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_the_socket_of_a_dead_owner_is_replaced(tmp_path: Path) -> None:
-    dead = Door(tmp_path, answer)
-    with served(tmp_path):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / NAME))
+    assert ask(tmp_path, "status") is None
+    with served(tmp_path) as one:
         assert ask(tmp_path, "status") == {"pid": 7}
-    dead.close()
     with served(tmp_path):
-        dead.close()  # what is not its own stays
+        one.close()  # what has come after it stays
         assert ask(tmp_path, "status") == {"pid": 7}
 
 
