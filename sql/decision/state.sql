@@ -73,6 +73,7 @@ select
   r.input_digest,
   r.step_count,
   r.deadline_at_ms,
+  r.retry_of_run_id,
   r.trigger_key,
   r.scheduled_at_ms,
   r.admitted_at_ms

@@ -14,7 +14,8 @@ declare
   v_hit bigint;
 begin
   insert into ql.step_run (
-    run_id, step_key, task_id, status, version, attempt_count, claim_return_count, ready_at_ms
+    run_id, step_key, task_id, status, version, attempt_count, claim_return_count, ready_at_ms,
+    finished_at_ms, result_code
   )
   select
     e.run_id,
@@ -24,7 +25,9 @@ begin
     1,
     0,
     0,
-    case when e.to_status = 'ready' then r.updated_at_ms end
+    case when e.to_status = 'ready' then r.updated_at_ms end,
+    case when e.to_status = 'succeeded' then r.updated_at_ms end,  -- taken over
+    e.result_code
   from unnest(p_effects) as e
   join ql.run as r on r.run_id = e.run_id
   where e.entity = 'step' and e.from_status is null

@@ -151,6 +151,7 @@ create table ql.run (
   input_digest text collate "C" not null,
   step_count bigint not null,
   deadline_at_ms bigint,
+  retry_of_run_id text collate "C",  -- the run whose results it took over; that one may be purged
   trigger_key text collate "C",
   scheduled_at_ms bigint,
   admitted_at_ms bigint not null,
@@ -182,6 +183,8 @@ create table ql.run (
 
 create index run_recent on ql.run (admitted_at_ms, run_id);
 create index run_target on ql.run (target_id, admitted_at_ms, run_id);
+-- what people look at first: its end is written once, so it costs a run two entries
+create index run_open on ql.run (admitted_at_ms, run_id) where finished_at_ms is null;
 
 create table ql.run_input (
   run_id text collate "C" primary key references ql.run (run_id),
@@ -229,8 +232,10 @@ create table ql.step_run (
   ),
   constraint a_step_that_did_not_succeed_says_why check (
     (status in ('retry_wait', 'lost', 'failed', 'skipped', 'cancelled', 'timed_out'))
-    = (result_code is not null)
+    = (result_code is not null and result_code <> 'taken_over')
   ),
+  constraint only_a_succeeded_step_is_taken_over
+    check (result_code <> 'taken_over' or status = 'succeeded'),
   constraint step_times_grow check (
     ready_at_ms <= started_at_ms and started_at_ms <= finished_at_ms
   )

@@ -5,7 +5,8 @@
 select 1 from temp.change as c where c.entity = 'step' and c.from_status is null limit 1;
 
 insert into step_run (
-  run_id, step_key, task_id, status, version, attempt_count, claim_return_count, ready_at_ms
+  run_id, step_key, task_id, status, version, attempt_count, claim_return_count, ready_at_ms,
+  finished_at_ms, result_code
 )
 select
   c.run_id,
@@ -15,7 +16,9 @@ select
   1,
   0,
   0,
-  case when c.to_status = 'ready' then t.at_ms end
+  case when c.to_status = 'ready' then t.at_ms end,
+  case when c.to_status = 'succeeded' then t.at_ms end,  -- taken over
+  c.result_code
 from temp.change as c
 cross join temp.touched as t on t.run_id = c.run_id
 where c.entity = 'step' and c.from_status is null;

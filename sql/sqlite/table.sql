@@ -152,6 +152,7 @@ create table run (
   input_digest text not null,
   step_count integer not null,
   deadline_at_ms integer,
+  retry_of_run_id text,  -- the run whose results it took over; that one may be purged
   trigger_key text,
   scheduled_at_ms integer,
   admitted_at_ms integer not null,
@@ -183,6 +184,8 @@ create table run (
 
 create index run_recent on run (admitted_at_ms, run_id);
 create index run_target on run (target_id, admitted_at_ms, run_id);
+-- what people look at first: its end is written once, so it costs a run two entries
+create index run_open on run (admitted_at_ms, run_id) where finished_at_ms is null;
 
 create table run_input (
   run_id text primary key references run (run_id),
@@ -230,8 +233,10 @@ create table step_run (
   ),
   constraint a_step_that_did_not_succeed_says_why check (
     (status in ('retry_wait', 'lost', 'failed', 'skipped', 'cancelled', 'timed_out'))
-    = (result_code is not null)
+    = (result_code is not null and result_code <> 'taken_over')
   ),
+  constraint only_a_succeeded_step_is_taken_over
+    check (result_code <> 'taken_over' or status = 'succeeded'),
   constraint step_times_grow check (
     ready_at_ms <= started_at_ms and started_at_ms <= finished_at_ms
   )

@@ -26,7 +26,7 @@ end;
 create trigger run_keeps
 before update of
   run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-  deadline_at_ms, trigger_key, scheduled_at_ms, admitted_at_ms
+  deadline_at_ms, retry_of_run_id, trigger_key, scheduled_at_ms, admitted_at_ms
 on run
 begin
   select raise(abort, 'QL500 a run keeps its admission');
