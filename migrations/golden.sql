@@ -294,7 +294,8 @@ declare
   v_hit bigint;
 begin
   insert into ql.step_run (
-    run_id, step_key, task_id, status, version, attempt_count, claim_return_count, ready_at_ms
+    run_id, step_key, task_id, status, version, attempt_count, claim_return_count, ready_at_ms,
+    finished_at_ms, result_code
   )
   select
     e.run_id,
@@ -304,7 +305,9 @@ begin
     1,
     0,
     0,
-    case when e.to_status = 'ready' then r.updated_at_ms end
+    case when e.to_status = 'ready' then r.updated_at_ms end,
+    case when e.to_status = 'succeeded' then r.updated_at_ms end,  -- taken over
+    e.result_code
   from unnest(p_effects) as e
   join ql.run as r on r.run_id = e.run_id
   where e.entity = 'step' and e.from_status is null
@@ -3834,6 +3837,7 @@ CREATE TABLE ql.run (
     input_digest text NOT NULL COLLATE pg_catalog."C",
     step_count bigint NOT NULL,
     deadline_at_ms bigint,
+    retry_of_run_id text COLLATE pg_catalog."C",
     trigger_key text COLLATE pg_catalog."C",
     scheduled_at_ms bigint,
     admitted_at_ms bigint NOT NULL,
@@ -3987,8 +3991,9 @@ CREATE TABLE ql.step_run (
     CONSTRAINT a_pending_step_has_no_times CHECK (((status <> 'pending'::text) OR ((ready_at_ms IS NULL) AND (started_at_ms IS NULL)))),
     CONSTRAINT a_ready_step_has_a_ready_time_only CHECK (((status <> ALL (ARRAY['ready'::text, 'waiting_approval'::text])) OR ((ready_at_ms IS NOT NULL) AND (started_at_ms IS NULL)))),
     CONSTRAINT a_running_step_has_started CHECK (((status <> ALL (ARRAY['running'::text, 'lost'::text])) OR ((ready_at_ms IS NOT NULL) AND (started_at_ms IS NOT NULL)))),
-    CONSTRAINT a_step_that_did_not_succeed_says_why CHECK (((status = ANY (ARRAY['retry_wait'::text, 'lost'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text, 'timed_out'::text])) = (result_code IS NOT NULL))),
+    CONSTRAINT a_step_that_did_not_succeed_says_why CHECK (((status = ANY (ARRAY['retry_wait'::text, 'lost'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text, 'timed_out'::text])) = ((result_code IS NOT NULL) AND (result_code <> 'taken_over'::text)))),
     CONSTRAINT claim_returns_within_bounds CHECK (((claim_return_count >= 0) AND (claim_return_count <= 64))),
+    CONSTRAINT only_a_succeeded_step_is_taken_over CHECK (((result_code <> 'taken_over'::text) OR (status = 'succeeded'::text))),
     CONSTRAINT only_a_terminal_step_has_an_end CHECK (((status = ANY (ARRAY['succeeded'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at_ms IS NOT NULL))),
     CONSTRAINT only_a_waiting_retry_is_due CHECK (((status = 'retry_wait'::text) = (due_at_ms IS NOT NULL))),
     CONSTRAINT step_attempts_within_bounds CHECK (((attempt_count >= 0) AND (attempt_count <= 64))),
@@ -5180,6 +5185,49 @@ CREATE VIEW ql.intent_effect AS
 ALTER VIEW ql.intent_effect OWNER TO ql_migrator;
 
 --
+-- Name: intent_state; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.intent_state AS
+ SELECT run_id,
+    reason,
+    actor,
+    requested_at_ms
+   FROM ql.cancel_intent i;
+
+ALTER VIEW ql.intent_state OWNER TO ql_migrator;
+
+--
+-- Name: open_run; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.open_run AS
+ SELECT run_id,
+    package_key,
+    generation,
+    kind,
+    target_key,
+    target_id,
+    run_key,
+    input_digest,
+    retry_of_run_id,
+    step_count,
+    status,
+    version,
+    attempt_count,
+    admitted_at_ms,
+    deadline_at_ms,
+    cancel_requested_at_ms,
+    cancel_reason,
+    result_code,
+    finished_at_ms,
+    updated_at_ms
+   FROM ql.run r
+  WHERE (finished_at_ms IS NULL);
+
+ALTER VIEW ql.open_run OWNER TO ql_migrator;
+
+--
 -- Name: package; Type: TABLE; Schema: ql; Owner: ql_migrator
 --
 
@@ -5501,6 +5549,7 @@ CREATE VIEW ql.run_admission AS
     input_digest,
     step_count,
     deadline_at_ms,
+    retry_of_run_id,
     trigger_key,
     scheduled_at_ms,
     admitted_at_ms
@@ -5533,6 +5582,7 @@ CREATE VIEW ql.run_state AS
     target_id,
     run_key,
     input_digest,
+    retry_of_run_id,
     step_count,
     status,
     version,
@@ -6190,6 +6240,12 @@ CREATE INDEX attempt_offered ON ql.task_attempt USING btree (queue, offer_at_ms,
 --
 
 CREATE UNIQUE INDEX one_active_generation ON ql.package_generation USING btree (package_key) WHERE (state = 'active'::text);
+
+--
+-- Name: run_open; Type: INDEX; Schema: ql; Owner: ql_migrator
+--
+
+CREATE INDEX run_open ON ql.run USING btree (admitted_at_ms, run_id) WHERE (finished_at_ms IS NULL);
 
 --
 -- Name: run_recent; Type: INDEX; Schema: ql; Owner: ql_migrator
@@ -7501,6 +7557,20 @@ GRANT SELECT ON TABLE ql.fault_state TO ql_reader;
 
 GRANT SELECT ON TABLE ql.intent_effect TO ql_authority;
 GRANT SELECT ON TABLE ql.intent_effect TO ql_reader;
+
+--
+-- Name: TABLE intent_state; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.intent_state TO ql_authority;
+GRANT SELECT ON TABLE ql.intent_state TO ql_reader;
+
+--
+-- Name: TABLE open_run; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.open_run TO ql_authority;
+GRANT SELECT ON TABLE ql.open_run TO ql_reader;
 
 --
 -- Name: TABLE package; Type: ACL; Schema: ql; Owner: ql_migrator

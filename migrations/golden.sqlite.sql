@@ -146,6 +146,7 @@ CREATE TABLE run (
   input_digest text not null,
   step_count integer not null,
   deadline_at_ms integer,
+  retry_of_run_id text,  -- the run whose results it took over; that one may be purged
   trigger_key text,
   scheduled_at_ms integer,
   admitted_at_ms integer not null,
@@ -178,6 +179,8 @@ CREATE TABLE run (
 CREATE INDEX run_recent on run (admitted_at_ms, run_id);
 
 CREATE INDEX run_target on run (target_id, admitted_at_ms, run_id);
+
+CREATE INDEX run_open on run (admitted_at_ms, run_id) where finished_at_ms is null;
 
 CREATE TABLE run_input (
   run_id text primary key references run (run_id),
@@ -225,8 +228,10 @@ CREATE TABLE step_run (
   ),
   constraint a_step_that_did_not_succeed_says_why check (
     (status in ('retry_wait', 'lost', 'failed', 'skipped', 'cancelled', 'timed_out'))
-    = (result_code is not null)
+    = (result_code is not null and result_code <> 'taken_over')
   ),
+  constraint only_a_succeeded_step_is_taken_over
+    check (result_code <> 'taken_over' or status = 'succeeded'),
   constraint step_times_grow check (
     ready_at_ms <= started_at_ms and started_at_ms <= finished_at_ms
   )
@@ -467,7 +472,7 @@ end;
 CREATE TRIGGER run_keeps
 before update of
   run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-  deadline_at_ms, trigger_key, scheduled_at_ms, admitted_at_ms
+  deadline_at_ms, retry_of_run_id, trigger_key, scheduled_at_ms, admitted_at_ms
 on run
 begin
   select raise(abort, 'QL500 a run keeps its admission');
@@ -803,6 +808,7 @@ select
   r.input_digest,
   r.step_count,
   r.deadline_at_ms,
+  r.retry_of_run_id,
   r.trigger_key,
   r.scheduled_at_ms,
   r.admitted_at_ms
@@ -2176,6 +2182,7 @@ select
   r.target_id,
   r.run_key,
   r.input_digest,
+  r.retry_of_run_id,
   r.step_count,
   r.status,
   r.version,
@@ -2188,6 +2195,39 @@ select
   r.finished_at_ms,
   r.updated_at_ms
 from run as r;
+
+CREATE VIEW open_run as
+select
+  r.run_id,
+  r.package_key,
+  r.generation,
+  r.kind,
+  r.target_key,
+  r.target_id,
+  r.run_key,
+  r.input_digest,
+  r.retry_of_run_id,
+  r.step_count,
+  r.status,
+  r.version,
+  r.attempt_count,
+  r.admitted_at_ms,
+  r.deadline_at_ms,
+  r.cancel_requested_at_ms,
+  r.cancel_reason,
+  r.result_code,
+  r.finished_at_ms,
+  r.updated_at_ms
+from run as r
+where r.finished_at_ms is null;
+
+CREATE VIEW intent_state as
+select
+  i.run_id,
+  i.reason,
+  i.actor,
+  i.requested_at_ms
+from cancel_intent as i;
 
 CREATE VIEW step_state as
 select

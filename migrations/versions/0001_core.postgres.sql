@@ -293,7 +293,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/table.sql sha256 68dbddc504203539c6130e6606559b1cef93124286e66ee3796ea4dbcdfb82b3
+-- from sql/postgres/table.sql sha256 7a01db013c1d042cd15e6f8ead238dfb0d4b5dda3fc8f05f592cb72f9499ca8d
 -- TABLES — what exists. Immutable columns come first in each table; ql_authority may update only
 -- the columns after the line "moves". Ids compare by byte: every text key is collate "C".
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -447,6 +447,7 @@ create table ql.run (
   input_digest text collate "C" not null,
   step_count bigint not null,
   deadline_at_ms bigint,
+  retry_of_run_id text collate "C",  -- the run whose results it took over; that one may be purged
   trigger_key text collate "C",
   scheduled_at_ms bigint,
   admitted_at_ms bigint not null,
@@ -478,6 +479,8 @@ create table ql.run (
 
 create index run_recent on ql.run (admitted_at_ms, run_id);
 create index run_target on ql.run (target_id, admitted_at_ms, run_id);
+-- what people look at first: its end is written once, so it costs a run two entries
+create index run_open on ql.run (admitted_at_ms, run_id) where finished_at_ms is null;
 
 create table ql.run_input (
   run_id text collate "C" primary key references ql.run (run_id),
@@ -525,8 +528,10 @@ create table ql.step_run (
   ),
   constraint a_step_that_did_not_succeed_says_why check (
     (status in ('retry_wait', 'lost', 'failed', 'skipped', 'cancelled', 'timed_out'))
-    = (result_code is not null)
+    = (result_code is not null and result_code <> 'taken_over')
   ),
+  constraint only_a_succeeded_step_is_taken_over
+    check (result_code <> 'taken_over' or status = 'succeeded'),
   constraint step_times_grow check (
     ready_at_ms <= started_at_ms and started_at_ms <= finished_at_ms
   )
@@ -748,7 +753,7 @@ create table ql.run_fault (
 
 set local search_path = ql, pg_catalog, pg_temp;
 
--- from sql/decision/state.sql sha256 74de4b624cbdfb577642342ab230cc8804b90c6f3a42af36e6103f221d180b49
+-- from sql/decision/state.sql sha256 405be3514bf057e0c3b9c3852976f4ed4feb775e2f35b6237e9b80aaf9f0ff6d
 -- STATE — the machines of DESIGN §5 and DOMAIN §3 as relations, and the admissions as views.
 -- Every decision below reads facts of one run; callers filter by run_id and by nothing else.
 
@@ -824,6 +829,7 @@ select
   r.input_digest,
   r.step_count,
   r.deadline_at_ms,
+  r.retry_of_run_id,
   r.trigger_key,
   r.scheduled_at_ms,
   r.admitted_at_ms
@@ -2192,7 +2198,7 @@ from (
 ) as o
 where not exists (select 1 from run as r where r.run_id = o.run_id);
 
--- from sql/decision/reading.sql sha256 71b686a1aa92445ec17c0271867bd2fb19b98426aaf214bf643b4a0d525d553a
+-- from sql/decision/reading.sql sha256 071122dea15e513523326960129b284c543541cb70c8310a006d44fbac3417d4
 -- READING — what people and tools look at: the state of things, without the columns that only
 -- machines need (no token digests, no identities). Filter by the leading columns.
 
@@ -2257,6 +2263,7 @@ select
   r.target_id,
   r.run_key,
   r.input_digest,
+  r.retry_of_run_id,
   r.step_count,
   r.status,
   r.version,
@@ -2269,6 +2276,40 @@ select
   r.finished_at_ms,
   r.updated_at_ms
 from run as r;
+
+-- The literal is what the index of open runs is found by.
+create view open_run as
+select
+  r.run_id,
+  r.package_key,
+  r.generation,
+  r.kind,
+  r.target_key,
+  r.target_id,
+  r.run_key,
+  r.input_digest,
+  r.retry_of_run_id,
+  r.step_count,
+  r.status,
+  r.version,
+  r.attempt_count,
+  r.admitted_at_ms,
+  r.deadline_at_ms,
+  r.cancel_requested_at_ms,
+  r.cancel_reason,
+  r.result_code,
+  r.finished_at_ms,
+  r.updated_at_ms
+from run as r
+where r.finished_at_ms is null;
+
+create view intent_state as
+select
+  i.run_id,
+  i.reason,
+  i.actor,
+  i.requested_at_ms
+from cancel_intent as i;
 
 create view step_state as
 select
@@ -2656,7 +2697,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/effect_step.sql sha256 d14468f54a71e810a95c7c59dd2b62184c0ffff0e1ea279499712a1c7cfa11e7
+-- from sql/postgres/effect_step.sql sha256 ce0c99f900edc0a3933bab2be25c338fa1d598fa0cbcfa0be6b5cea6b96c7a9a
 -- EFFECTS ON STEPS — called by apply_effects (effect.sql) and by nothing else. The effect time is
 -- the run's `updated_at_ms`.
 
@@ -2673,7 +2714,8 @@ declare
   v_hit bigint;
 begin
   insert into ql.step_run (
-    run_id, step_key, task_id, status, version, attempt_count, claim_return_count, ready_at_ms
+    run_id, step_key, task_id, status, version, attempt_count, claim_return_count, ready_at_ms,
+    finished_at_ms, result_code
   )
   select
     e.run_id,
@@ -2683,7 +2725,9 @@ begin
     1,
     0,
     0,
-    case when e.to_status = 'ready' then r.updated_at_ms end
+    case when e.to_status = 'ready' then r.updated_at_ms end,
+    case when e.to_status = 'succeeded' then r.updated_at_ms end,  -- taken over
+    e.result_code
   from unnest(p_effects) as e
   join ql.run as r on r.run_id = e.run_id
   where e.entity = 'step' and e.from_status is null
@@ -6171,7 +6215,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/grant.sql sha256 10cf0cab32f5996301b1d66d0e93042a5ac56e260dbda99451bb9882b1991a14
+-- from sql/postgres/grant.sql sha256 4941a341c285b0ab50d777cf96e7ad24f3ea9701c973543973f8d41265886a48
 -- GRANTS — who may do what (DESIGN §8). PUBLIC may do nothing; the groups may only execute the
 -- functions in the schema of their name, and ql_reader may select from the views.
 -- ql_authority, as whom those functions run, may change the columns below the line "moves" in
@@ -6230,7 +6274,8 @@ grant select on
   ql.intent_effect, ql.cancellation_blocked, ql.cancellation_effect,
   ql.explain,
   ql.agenda_missing, ql.violation,
-  ql.package_state, ql.target_state, ql.trigger_state, ql.run_state, ql.step_state, ql.step_need,
+  ql.package_state, ql.target_state, ql.trigger_state, ql.run_state, ql.open_run, ql.intent_state,
+  ql.step_state, ql.step_need,
   ql.attempt_state, ql.event_log, ql.attestation_state, ql.refused_state, ql.agenda_state,
   ql.fault_state, ql.worker_state
 to ql_authority, ql_reader;

@@ -1,7 +1,7 @@
 -- 0001_core, sqlite: written by scripts/freeze.py, never by hand.
 -- LOCKS    only what it makes itself
 
--- from sql/sqlite/table.sql sha256 44df56f349314f4b179acf9adb36b3abc0f72a2fc8f44970336784e9f04d99d9
+-- from sql/sqlite/table.sql sha256 05c7791e6f67f25d09924a946bed45a98e01bda85755c34246c56bdbf5090849
 -- TABLES — mirror of sql/postgres/table.sql. Immutable columns come first in each table;
 -- trigger.sql refuses to change a column before the line "moves". Text compares by byte.
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -156,6 +156,7 @@ create table run (
   input_digest text not null,
   step_count integer not null,
   deadline_at_ms integer,
+  retry_of_run_id text,  -- the run whose results it took over; that one may be purged
   trigger_key text,
   scheduled_at_ms integer,
   admitted_at_ms integer not null,
@@ -187,6 +188,8 @@ create table run (
 
 create index run_recent on run (admitted_at_ms, run_id);
 create index run_target on run (target_id, admitted_at_ms, run_id);
+-- what people look at first: its end is written once, so it costs a run two entries
+create index run_open on run (admitted_at_ms, run_id) where finished_at_ms is null;
 
 create table run_input (
   run_id text primary key references run (run_id),
@@ -234,8 +237,10 @@ create table step_run (
   ),
   constraint a_step_that_did_not_succeed_says_why check (
     (status in ('retry_wait', 'lost', 'failed', 'skipped', 'cancelled', 'timed_out'))
-    = (result_code is not null)
+    = (result_code is not null and result_code <> 'taken_over')
   ),
+  constraint only_a_succeeded_step_is_taken_over
+    check (result_code <> 'taken_over' or status = 'succeeded'),
   constraint step_times_grow check (
     ready_at_ms <= started_at_ms and started_at_ms <= finished_at_ms
   )
@@ -455,7 +460,7 @@ create table run_fault (
   constraint fault_error_fits check (length(cast(error as blob)) <= 2048)
 ) strict, without rowid;
 
--- from sql/sqlite/trigger.sql sha256 113897257d3762a404ab6e7e707adcb3e00e4586cb273e4f5feb5d669eea5215
+-- from sql/sqlite/trigger.sql sha256 1f449c3deac86e3068888122a56cdee8fcd2f3767c60e58f1ebc42f9ad9fbc66
 -- TRIGGERS — what may not change, in place of PostgreSQL's column rights. An insert of an existing
 -- key is refused too, since `insert or replace` would walk past a delete trigger; connections turn
 -- recursive_triggers on. Such a trigger fires on `set x = x` as well.
@@ -484,7 +489,7 @@ end;
 create trigger run_keeps
 before update of
   run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-  deadline_at_ms, trigger_key, scheduled_at_ms, admitted_at_ms
+  deadline_at_ms, retry_of_run_id, trigger_key, scheduled_at_ms, admitted_at_ms
 on run
 begin
   select raise(abort, 'QL500 a run keeps its admission');
@@ -750,7 +755,7 @@ begin
   select raise(abort, 'QL500 run_event is append-only');
 end;
 
--- from sql/decision/state.sql sha256 74de4b624cbdfb577642342ab230cc8804b90c6f3a42af36e6103f221d180b49
+-- from sql/decision/state.sql sha256 405be3514bf057e0c3b9c3852976f4ed4feb775e2f35b6237e9b80aaf9f0ff6d
 -- STATE — the machines of DESIGN §5 and DOMAIN §3 as relations, and the admissions as views.
 -- Every decision below reads facts of one run; callers filter by run_id and by nothing else.
 
@@ -826,6 +831,7 @@ select
   r.input_digest,
   r.step_count,
   r.deadline_at_ms,
+  r.retry_of_run_id,
   r.trigger_key,
   r.scheduled_at_ms,
   r.admitted_at_ms
@@ -2194,7 +2200,7 @@ from (
 ) as o
 where not exists (select 1 from run as r where r.run_id = o.run_id);
 
--- from sql/decision/reading.sql sha256 71b686a1aa92445ec17c0271867bd2fb19b98426aaf214bf643b4a0d525d553a
+-- from sql/decision/reading.sql sha256 071122dea15e513523326960129b284c543541cb70c8310a006d44fbac3417d4
 -- READING — what people and tools look at: the state of things, without the columns that only
 -- machines need (no token digests, no identities). Filter by the leading columns.
 
@@ -2259,6 +2265,7 @@ select
   r.target_id,
   r.run_key,
   r.input_digest,
+  r.retry_of_run_id,
   r.step_count,
   r.status,
   r.version,
@@ -2271,6 +2278,40 @@ select
   r.finished_at_ms,
   r.updated_at_ms
 from run as r;
+
+-- The literal is what the index of open runs is found by.
+create view open_run as
+select
+  r.run_id,
+  r.package_key,
+  r.generation,
+  r.kind,
+  r.target_key,
+  r.target_id,
+  r.run_key,
+  r.input_digest,
+  r.retry_of_run_id,
+  r.step_count,
+  r.status,
+  r.version,
+  r.attempt_count,
+  r.admitted_at_ms,
+  r.deadline_at_ms,
+  r.cancel_requested_at_ms,
+  r.cancel_reason,
+  r.result_code,
+  r.finished_at_ms,
+  r.updated_at_ms
+from run as r
+where r.finished_at_ms is null;
+
+create view intent_state as
+select
+  i.run_id,
+  i.reason,
+  i.actor,
+  i.requested_at_ms
+from cancel_intent as i;
 
 create view step_state as
 select

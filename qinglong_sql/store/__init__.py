@@ -49,8 +49,9 @@ POSTGRES = ("postgresql://", "postgres://")
 
 # what `read` may name: the reading views, and the decision views by the order of their files
 _READING = (
-    "package_state target_state trigger_state run_state step_state step_need attempt_state"
-    " event_log attestation_state refused_state agenda_state fault_state worker_state"
+    "package_state target_state trigger_state run_state open_run intent_state step_state"
+    " step_need attempt_state event_log attestation_state refused_state agenda_state fault_state"
+    " worker_state"
 )
 _DECISION = (
     "state_transition run_admission task_attempt_admission step_run_mutation live_attempt"

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Texts from `first` on and before `past`, by byte."""
+    """Texts or numbers from `first` on and before `past`; texts by byte."""
 
-    first: str
-    past: str
+    first: str | int
+    past: str | int
 
     @classmethod
     def prefix(cls, text: str) -> "Span":

@@ -62,6 +62,7 @@ select
   r.target_id,
   r.run_key,
   r.input_digest,
+  r.retry_of_run_id,
   r.step_count,
   r.status,
   r.version,
@@ -74,6 +75,40 @@ select
   r.finished_at_ms,
   r.updated_at_ms
 from run as r;
+
+-- The literal is what the index of open runs is found by.
+create view open_run as
+select
+  r.run_id,
+  r.package_key,
+  r.generation,
+  r.kind,
+  r.target_key,
+  r.target_id,
+  r.run_key,
+  r.input_digest,
+  r.retry_of_run_id,
+  r.step_count,
+  r.status,
+  r.version,
+  r.attempt_count,
+  r.admitted_at_ms,
+  r.deadline_at_ms,
+  r.cancel_requested_at_ms,
+  r.cancel_reason,
+  r.result_code,
+  r.finished_at_ms,
+  r.updated_at_ms
+from run as r
+where r.finished_at_ms is null;
+
+create view intent_state as
+select
+  i.run_id,
+  i.reason,
+  i.actor,
+  i.requested_at_ms
+from cancel_intent as i;
 
 create view step_state as
 select

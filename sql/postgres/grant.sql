@@ -56,7 +56,8 @@ grant select on
   ql.intent_effect, ql.cancellation_blocked, ql.cancellation_effect,
   ql.explain,
   ql.agenda_missing, ql.violation,
-  ql.package_state, ql.target_state, ql.trigger_state, ql.run_state, ql.step_state, ql.step_need,
+  ql.package_state, ql.target_state, ql.trigger_state, ql.run_state, ql.open_run, ql.intent_state,
+  ql.step_state, ql.step_need,
   ql.attempt_state, ql.event_log, ql.attestation_state, ql.refused_state, ql.agenda_state,
   ql.fault_state, ql.worker_state
 to ql_authority, ql_reader;
