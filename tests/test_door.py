@@ -18,7 +18,6 @@ from qinglong_sql import door
 from qinglong_sql.door import ANSWER_BYTES, MAX_CLIENTS, NAME, PATH_BYTES, Door, ask
 from tests.site import descriptors
 
-
 ANSWERS: dict[str, dict[str, Any]] = {
     "status": {"pid": 7},
     "long": {"text": "x" * 100_000},
