@@ -10,7 +10,8 @@ import click
 from qinglong_sql.canonical import canonical, read_json
 from qinglong_sql.cli.exits import BadFile, Refused, reported
 from qinglong_sql.cli.options import opened, resolve_run, with_dsn, with_json
-from qinglong_sql.cli.words import print_json, say
+from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
+from qinglong_sql.cli.words import complain, print_json, say
 from qinglong_sql.limits import INPUT_BYTES
 from qinglong_sql.store import Store
 
@@ -77,6 +78,7 @@ def start_run(
 @with_input
 @with_input_file
 @click.option("--key", help="The run's own key: the same key and input again is the same run.")
+@with_wait
 @with_dsn
 @with_json
 @reported
@@ -86,17 +88,24 @@ def start(
     pairs: tuple[str, ...],
     input_file: Path | None,
     key: str | None,
+    wait: bool,
+    timeout: int | None,
     dsn: str,
     as_json: bool,
 ) -> None:
     """Start a run of a published PACKAGE.
 
-    Nothing waits for it here. Who drives it: `qinglong-sql run` with the same file and input.
+    An edge drives it, or `qinglong-sql run` with the same file and input. With --wait the exit
+    code is the run's, as `run` has it; Ctrl-C ends the waiting and leaves the run alone.
     """
+    check_wait(wait, timeout)
     text = run_input(pairs, input_file)
     with opened(dsn) as store:
         kind, name = published_target(store, package, target)
         row = start_run(store, package, kind, name, key, text)
+        if wait:
+            complain(f"run {row['run_id']} {row['outcome']}")
+            wait_and_leave(store, row["run_id"], dsn=dsn, timeout_ms=timeout, as_json=as_json)
     if as_json:
         print_json(row)
     else:

@@ -1,0 +1,118 @@
+"""Waiting for a run that somebody else drives: `start --wait`, `retry --wait`."""
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from qinglong_sql.cli.alone import who_works
+from qinglong_sql.cli.exits import OF_STATUS, Exit, Refused, leave, told_as
+from qinglong_sql.cli.options import same_dsn
+from qinglong_sql.cli.words import Row, complain
+from qinglong_sql.duration import DurationFault, read_duration, write_duration
+from qinglong_sql.limits import IDLE_GROWTH, IDLE_STANDALONE_MS
+from qinglong_sql.store import SQLITE, Store
+
+FIRST_MS = 50
+ALONE_AFTER_MS = 1_000
+YEARS_MS = 100 * 365 * 24 * 3600 * 1000
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """30s, 15m, 1d12h: milliseconds, more than zero and at most a hundred years."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return read_duration(str(value), YEARS_MS)
+        except DurationFault as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+
+
+def with_wait(command: F) -> F:
+    """The options --wait and --timeout; the command gets `wait` and `timeout` (ms or None)."""
+    command = click.option(
+        "--timeout",
+        type=Duration(),
+        metavar="D",
+        help="With --wait: wait no longer than this (90s, 2h); the run goes on, exit 6.",
+    )(command)
+    return click.option(
+        "--wait", is_flag=True, help="Wait for the end; the exit code is then the run's."
+    )(command)
+
+
+def check_wait(wait: bool, timeout: int | None) -> None:
+    """Refuse --timeout without --wait. Raises UsageError."""
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout needs --wait")
+
+
+def wait_and_leave(
+    store: Store, run_id: str, *, dsn: str, timeout_ms: int | None, as_json: bool
+) -> None:
+    """Wait, show the end as `run` does, and leave with the run's exit code. Never returns.
+
+    Ctrl-C ends the waiting alone.
+    """
+    from qinglong_sql.cli.run import show_end
+
+    try:
+        row = wait_for(store, run_id, dsn=dsn, timeout_ms=timeout_ms)
+    except KeyboardInterrupt:
+        complain(
+            f"no longer waiting; run {run_id} goes on"
+            f" (qinglong-sql cancel {run_id[:12]}{same_dsn(dsn)} would end it)"
+        )
+        leave(Exit.KILLED)
+    except TimeoutError as error:
+        complain(str(error))
+        leave(Exit.NOT_READY)
+    show_end(store, row, as_json, same_dsn(dsn))
+    leave(OF_STATUS[row["status"]])
+
+
+def wait_for(store: Store, run_id: str, *, dsn: str, timeout_ms: int | None = None) -> Row:
+    """The run's row once it has ended. A database that is away is waited for as well.
+
+    Says once on standard error when nobody seems to drive the database. Raises TimeoutError when
+    the time is over, Refused for a run that is gone, and what is no trouble of the database.
+    """
+    began, pause, told = time.monotonic(), FIRST_MS / 1000, ""
+    asked = not dsn.startswith(SQLITE)
+    while True:
+        try:
+            rows = store.read("run_state", run_id=run_id)
+            if not rows:
+                raise Refused(f"run {run_id} is gone: purged, or another database was restored")
+            if rows[0]["status"] != "running":
+                return rows[0]
+            told = ""
+        except Refused:
+            raise
+        except Exception as error:
+            found = told_as(error)
+            if found is None:
+                raise
+            if found[1] != told:
+                told = found[1]
+                complain(f"trying again: {told}")
+        waited_ms = (time.monotonic() - began) * 1000
+        if timeout_ms is not None and waited_ms >= timeout_ms:
+            words = f"run {run_id} is still running after {write_duration(timeout_ms)}"
+            raise TimeoutError(f"{words}; it goes on")
+        if not asked and waited_ms >= ALONE_AFTER_MS:
+            asked = True
+            if who_works(dsn) is None:
+                complain(
+                    "nobody drives this database now: `qinglong-sql edge` does, or"
+                    " `qinglong-sql run` with the package file"
+                )
+        left = pause if timeout_ms is None else min(pause, (timeout_ms - waited_ms) / 1000)
+        time.sleep(max(left, 0.001))
+        pause = min(pause * IDLE_GROWTH, IDLE_STANDALONE_MS / 1000)
