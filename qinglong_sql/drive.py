@@ -3,7 +3,7 @@
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qinglong_sql.asking import Fuse
@@ -16,6 +16,9 @@ from qinglong_sql.stage import STAGES
 from qinglong_sql.store import Call, Row, Store
 from qinglong_sql.worker import Worker
 
+Doors = Mapping[int, Callable[[], object]]  # descriptors, and what is called when one is readable
+
+NO_DOORS: Doors = {}
 GIVE_UP_MS = 60_000
 DRAIN_MS = 30_000
 
@@ -29,8 +32,9 @@ def drive(
     pages: Pages = STANDALONE,
     idle_ms: float = IDLE_STANDALONE_MS,
     on_error: Callable[[Exception], object] | None = None,
-    give_up_ms: int = GIVE_UP_MS,
+    give_up_ms: float = GIVE_UP_MS,
     wake: int | None = None,
+    doors: Doors = NO_DOORS,
     lease: bool = True,
     clock: Callable[[], int] = boottime_ms,
 ) -> None:
@@ -38,8 +42,8 @@ def drive(
 
     What a tick raises is told to `on_error` and tried again in the next one. It is raised when time
     cannot help (NotReady, Malformed), and when every tick of the last `give_up_ms` raised. A wait
-    ends when the descriptor `wake` is readable, which is then emptied. Without `lease` the worker
-    takes nothing new. The worker stays open.
+    ends when the descriptor `wake` is readable, which is then emptied, or one of `doors`, of which
+    then its function is called. Without `lease` the worker takes nothing new. It stays open.
     """
     turn, delay_ms, failing_since_ms = Turn(), 0.0, None
     while not until():
@@ -59,7 +63,7 @@ def drive(
             if on_error:
                 on_error(error)
         delay_ms = next_delay(delay_ms, applied=moved and error is None, idle_ms=idle_ms)
-        _wait(worker, delay_ms, wake, clock)
+        _wait(worker, delay_ms, wake, doors, clock)
 
 
 def drain(
@@ -138,19 +142,22 @@ def fusion(store: Store) -> Fuse | None:
     return fuse
 
 
-def _wait(worker: Worker, delay_ms: float, wake: int | None, clock: Callable[[], int]) -> None:
-    """Wait for the delay, an execution, `wake`, or what the worker has to do by itself."""
-    # Always a little, or another process finds the database taken for seconds (DESIGN §6).
-    time.sleep(LOCAL_PAUSE_MS / 1000)
+def _wait(
+    worker: Worker, delay_ms: float, wake: int | None, doors: Doors, clock: Callable[[], int]
+) -> None:
+    """Wait for the delay, an execution, `wake`, a door, or what the worker has to do by itself."""
+    start = time.monotonic()
     due_ms = worker.due_at_ms()
-    left_ms = delay_ms - LOCAL_PAUSE_MS
-    if due_ms is not None:
-        left_ms = min(left_ms, due_ms - clock())
+    left_ms = delay_ms if due_ms is None else min(delay_ms, due_ms - clock())
     poll = select.poll()
     for fd in worker.filenos():
         poll.register(fd, select.POLLIN)
-    if wake is not None:
-        poll.register(wake, select.POLLIN)
+    for fd in doors if wake is None else (wake, *doors):
+        poll.register(fd, select.POLLIN)
     ready = dict(poll.poll(max(0.0, left_ms)))
+    # Always a little, or another process finds the database taken for seconds (DESIGN §6).
+    time.sleep(max(0.0, LOCAL_PAUSE_MS / 1000 - (time.monotonic() - start)))
     if wake in ready:
         os.read(wake, 4096)
+    for fd in doors.keys() & ready.keys():
+        doors[fd]()

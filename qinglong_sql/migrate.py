@@ -121,8 +121,13 @@ def upgrade_sqlite(path: Path, revision: str = "head") -> str:
 
 
 def install_sqlite(path: Path, text: str, revision: str = "0001") -> None:
-    """Run the text of one revision in one transaction, unless the file is already past it."""
+    """Run the text of one revision in one transaction, unless the file is already past it.
+
+    A new file gets a write-ahead log; `edge` changes that to the profile that it is given.
+    """
     with closing(open_sqlite(path)) as connection:
+        if connection.execute("pragma page_count").fetchone() == (0,):
+            connection.execute("pragma journal_mode = wal")
         connection.execute("begin immediate")
         try:
             before = stands_at(connection)

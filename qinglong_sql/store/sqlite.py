@@ -36,7 +36,7 @@ def wall_ms() -> int:
 
 
 def open_sqlite(
-    path: Path, *, create: bool = False, profile: Profile = "standalone"
+    path: Path, *, create: bool = False, profile: Profile | None = None
 ) -> "SqliteStore":
     """A store on a file of the newest revision; with `create` it is made and brought there.
 
@@ -73,8 +73,10 @@ def newest_revision() -> str:
 class SqliteStore:
     """See qinglong_sql.store.Store. May be shared by threads: calls take turns.
 
-    The file exists. `clock` gives the milliseconds that steps see as now, read once a transaction.
-    Raises NotReady for an older SQLite than 3.40, sqlite3.Error when the file cannot be opened.
+    The file exists. Without a `profile` its journal stays as it is. While others use it, a file
+    with a write-ahead log keeps that: `profile` says what the file really has. `clock` gives the
+    milliseconds that steps see as now, read once a transaction. Raises NotReady for an older SQLite
+    than 3.40, sqlite3.Error when the file cannot be opened.
     """
 
     engine: Literal["sqlite", "postgres"] = "sqlite"
@@ -83,13 +85,12 @@ class SqliteStore:
         self,
         path: Path | str,
         *,
-        profile: Profile = "standalone",
+        profile: Profile | None = None,
         clock: Callable[[], int] = wall_ms,
     ) -> None:
         if sqlite3.sqlite_version_info < FLOOR:
             raise NotReady(f"SQLite {sqlite3.sqlite_version} is older than 3.40")
         self.path = Path(path)
-        self.profile: Profile = profile
         self.clock = clock
         self._turn = threading.RLock()
         self._steps = sqlite_steps()
@@ -104,7 +105,7 @@ class SqliteStore:
         )
         self._cursor = self._connection.cursor()
         try:
-            self._prepare()
+            self._prepare(profile)
         except BaseException:
             self._connection.close()
             raise
@@ -171,11 +172,18 @@ class SqliteStore:
         with self._turn:
             self._connection.close()
 
-    def _prepare(self) -> None:
+    def _prepare(self, wanted: Profile | None) -> None:
         for name, count, function in FUNCTIONS:
             self._connection.create_function(name, count, function, deterministic=True)
         self._each("connect")
-        mode = self._each(self.profile)
+        (found,) = self._cursor.execute("pragma journal_mode").fetchone()
+        self.profile: Profile = wanted or ("standalone" if found == "wal" else "edge")
+        try:
+            mode = self._each(self.profile)
+        except sqlite3.OperationalError as error:
+            if not name_of(error).startswith("SQLITE_BUSY") or found != "wal":
+                raise
+            mode, self.profile = self._each("standalone"), "standalone"
         if self.profile == "standalone" and mode != "wal":  # a file system without shared memory
             self.profile = "edge"
             self._each("edge")
