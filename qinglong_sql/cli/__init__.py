@@ -9,6 +9,7 @@ import qinglong_sql
 
 COMMANDS = {
     "check": "package",
+    "import-crontab": "crontab",
     "run": "run",
     "publish": "package",
     "start": "runs",
