@@ -73,6 +73,12 @@ class Intake:
         with suppress(OSError):  # then the first launcher tells
             self.forkserver = start_forkserver(self._state_dir)
 
+    def serve(self, queues: Sequence[str]) -> None:
+        """Lease of these queues from now on; another session says so to the database."""
+        if sorted(queues) != sorted(self._queues):
+            self._queues = list(queues)
+            self._session_id = ""
+
     def end(self) -> None:
         """Let the fork server go, and end the session. Raises what the store raises."""
         if self.forkserver:

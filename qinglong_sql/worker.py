@@ -109,6 +109,10 @@ class Worker:
         phases = (self._prepare, self._start, self._leftovers.clear)
         return self._all(*([self._lease] if lease else []), *phases)
 
+    def serve(self, queues: Sequence[str]) -> None:
+        """Lease attempts of these queues from now on. Between ticks only."""
+        self._intake.serve(queues)
+
     def renew_soon(self) -> None:
         """Renew all with the next `settle`: somebody may want an execution to stop."""
         self._renew_all = True
