@@ -1,11 +1,15 @@
 """The command line. Commands are imported when they are called: a start stays light."""
 
 import importlib
+import os
 from typing import Any
 
 import click
 
 import qinglong_sql
+from qinglong_sql.cli.words import settle_colour
+
+COMPLETING = "_QINGLONG_SQL_COMPLETE"
 
 COMMANDS = {
     "check": "package",
@@ -15,6 +19,7 @@ COMMANDS = {
     "start": "runs",
     "cancel": "runs",
     "declare-stopped": "operator",
+    "status": "status",
     "runs": "listing",
     "show": "looking",
     "events": "events",
@@ -23,6 +28,7 @@ COMMANDS = {
     "graph": "graph",
     "migrate": "service",
     "doctor": "service",
+    "completion": "completion",
 }
 
 
@@ -39,12 +45,18 @@ class Lazy(click.Group):
         found: Any = importlib.import_module(f"qinglong_sql.cli.{module}")
         name = cmd_name.replace("-", "_")
         command: click.Command = getattr(found, f"{name}_command", None) or getattr(found, name)
+        if COMPLETING in os.environ:
+            from qinglong_sql.cli.completion import teach
+
+            teach(command)
         return command
 
 
 @click.command(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(qinglong_sql.__version__, prog_name="qinglong-sql")
-def main() -> None:
+@click.option("--no-color", is_flag=True, help="No colours; also NO_COLOR in the environment.")
+@click.pass_context
+def main(ctx: click.Context, no_color: bool) -> None:
     """Run workflows from a YAML file, on SQLite or PostgreSQL.
 
     Start with `qinglong-sql check FILE`, then `qinglong-sql run FILE`.
@@ -52,3 +64,4 @@ def main() -> None:
     Exit codes: 0 succeeded, 1 failed, 2 bad file or usage, 3 cancelled, 4 timed out, 5 refused or
     unknown, 6 not ready, 130 killed by a second interrupt.
     """
+    settle_colour(ctx, no_color)

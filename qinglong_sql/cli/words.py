@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -10,7 +11,9 @@ from typing import Any
 
 import click
 
-from qinglong_sql.duration import write_duration
+from qinglong_sql.cli import cells
+from qinglong_sql.duration import ORDER, UNIT_MS, write_duration
+from qinglong_sql.graph import LOOKS, OTHER_LOOK
 
 COLOURS = {
     "succeeded": "green",
@@ -62,6 +65,12 @@ def plain_signs() -> bool:
     return False
 
 
+def sign_of(status: str, *, plain: bool | None = None) -> str:
+    """The sign of a state: what colour says is said without it as well."""
+    plain = plain_signs() if plain is None else plain
+    return LOOKS.get(status, OTHER_LOOK)[1 if plain else 0]
+
+
 def _writable(words: str, encoding: str | None) -> str:
     # click would write UTF-8 to a stream that says it is ASCII
     encoding = encoding or "ascii"
@@ -93,25 +102,93 @@ def span(start_ms: int | None, end_ms: int | None) -> str:
     return write_duration(ms // 1000 * 1000)
 
 
-def coloured(status: str) -> str:
-    return click.style(status, fg=COLOURS.get(status))
+def age(ms: int) -> str:
+    """A time span in its two largest units, for what nobody counts in seconds: 3d4h, 12m5s."""
+    ms = max(0, ms)
+    if ms < 10_000:
+        return f"{ms / 1000:.1f}s"
+    unit = next(UNIT_MS[one] for one in ORDER if ms >= UNIT_MS[one])
+    smaller = max((one for one in UNIT_MS.values() if one < unit), default=1)
+    return write_duration(ms // max(smaller, 1_000) * max(smaller, 1_000))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns of plain text, as wide as they need to be; a state's colour only on terminals."""
-    from rich.cells import cell_len
+def now_ms() -> int:
+    """What screens take for now, in epoch milliseconds."""
+    return int(time.time() * 1000)
 
-    lines = [list(head), *(["" if cell is None else str(cell) for cell in row] for row in rows)]
-    wide = [max(cell_len(line[i]) for line in lines) for i in range(len(head))]
 
-    def padded(line: Sequence[str], first: bool) -> str:
-        cells = []
-        for i, cell in enumerate(line):
-            shown = cell if first or cell not in COLOURS else coloured(cell)
-            cells.append(shown + " " * (wide[i] - cell_len(cell)))
-        return "  ".join(cells).rstrip()
+def moment(at_ms: int | None, now: int, *, utc: bool = False) -> str:
+    """A time of today as HH:MM:SS, any other with its date; `-` for none. `zone` says of where."""
+    if at_ms is None:
+        return "-"
+    at, today = _local(at_ms, utc), _local(now, utc)
+    return at.strftime("%H:%M:%S" if at.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
-    return "\n".join(padded(line, n == 0) for n, line in enumerate(lines))
+
+def zone(at_ms: int, *, utc: bool = False) -> str:
+    """The zone of the times of a screen, told once: `UTC`, or `UTC+08:00`."""
+    said = _local(at_ms, utc).strftime("%z")
+    return "UTC" if utc or said == "+0000" else f"UTC{said[:3]}:{said[3:]}"
+
+
+def _local(at_ms: int, utc: bool) -> datetime:
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return at if utc else at.astimezone()
+
+
+def coloured(status: str, words: str = "") -> str:
+    """A state, or words for it, in its colour."""
+    return click.style(words or status, fg=COLOURS.get(status))
+
+
+def settle_colour(ctx: click.Context, off: bool = False) -> None:
+    """Colours on terminals alone, unless the caller or the environment wants it otherwise.
+
+    `--no-color`, then NO_COLOR, then FORCE_COLOR, then TERM=dumb. Nothing is told by colour alone.
+    """
+    if off or os.environ.get("NO_COLOR"):
+        ctx.color = False
+    elif os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        ctx.color = True
+    elif os.environ.get("TERM") == "dumb":
+        ctx.color = False
+
+
+def _no_color(ctx: click.Context, param: click.Parameter, off: bool) -> None:
+    if off:
+        settle_colour(ctx, off)
+
+
+with_color = click.option(
+    "--no-color",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_no_color,
+    help="No colours; also NO_COLOR in the environment.",
+)
+with_utc = click.option("--utc", is_flag=True, help="Times in UTC.")
+
+
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    wide: int | None = None,
+    drop: Sequence[str] = (),
+    right: Sequence[str] = (),
+) -> str:
+    """Columns of plain text, as wide as they need to be; a state's colour only on terminals.
+
+    `wide` and `drop` as in cells.grid.
+    """
+    said = (["" if cell is None else str(cell) for cell in row] for row in rows)
+    return "\n".join(cells.grid(head, said, wide=wide, drop=drop, right=right, paint=_painted))
+
+
+def _painted(cell: str) -> str:
+    status = cell.strip().rpartition(" ")[2]
+    return coloured(status, cell) if status in COLOURS else cell
 
 
 def print_rows(rows: list[Row], columns: Sequence[tuple[str, str]], empty: str) -> None:

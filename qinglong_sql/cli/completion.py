@@ -1,0 +1,146 @@
+"""`completion`: what a shell completes, also ids and keys that only the database knows."""
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from qinglong_sql.cli import COMPLETING
+from qinglong_sql.cli.exits import reported
+from qinglong_sql.cli.options import DEFAULT_DSN
+from qinglong_sql.cli.words import age, now_ms, say
+from qinglong_sql.store import Row, Span
+from qinglong_sql.store.glance import glance
+
+SHOWN = 50
+WHERE = {
+    "bash": '~/.bashrc:  eval "$(qinglong-sql completion bash)"',
+    "zsh": '~/.zshrc, after compinit:  eval "$(qinglong-sql completion zsh)"',
+    "fish": "~/.config/fish/completions/qinglong-sql.fish, as a file",
+}
+Found = list[CompletionItem]
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(WHERE)))
+@reported
+def completion(shell: str) -> None:
+    """Print the completion script of a SHELL.
+
+    Commands and options complete, and so do runs, packages, workflows and steps as the database
+    knows them. For bash, put this line into ~/.bashrc: eval "$(qinglong-sql completion bash)"
+    """
+    made = get_completion_class(shell)
+    if made is None:
+        raise click.UsageError(f"no completion for {shell}")
+    from qinglong_sql.cli import main
+
+    say(f"# to keep it, in {WHERE[shell]}")
+    # the text alone: click's own way would start bash to ask for its version
+    script = made(main, {}, "qinglong-sql", COMPLETING)
+    say(made.source_template % script.source_vars())
+
+
+def teach(command: click.Command) -> None:
+    """Let the parameters of a command complete from the database, by their names."""
+    for param in command.params:
+        for name, complete in KNOWN.items():
+            plain = not isinstance(param.type, click.Choice | click.Path | click.File)
+            if param.name == name and plain:
+                setattr(param, "shell_complete", _quietly(complete))  # noqa: B010
+
+
+def _quietly(complete: Callable[[click.Context, str], Found]) -> Callable[..., Found]:
+    """What is found; nothing, without a word, when the database cannot be asked."""
+
+    def found(ctx: click.Context, incomplete: str) -> Found:
+        with suppress(Exception):
+            return complete(ctx, incomplete)
+        return []
+
+    return found
+
+
+def _read(ctx: click.Context, view: str, **asked: Any) -> list[Row]:
+    dsn = ctx.params.get("dsn") or os.environ.get("QINGLONG_DSN") or DEFAULT_DSN
+    return glance(str(dsn), view, **asked)
+
+
+def _runs(ctx: click.Context, incomplete: str) -> Found:
+    """The newest runs, or those that begin so; what they are stands beside them."""
+    if incomplete and not re.fullmatch(r"[A-Za-z0-9]+", incomplete):
+        return []
+    begun: dict[str, Any] = {"run_id": Span.prefix(incomplete)} if len(incomplete) > 2 else {}
+    order = "run_id" if begun else "admitted_at_ms desc, run_id desc"
+    rows = _read(ctx, "run_state", order=order, limit=SHOWN, **begun)
+    return [
+        CompletionItem(row["run_id"], help=_about(row))
+        for row in rows
+        if row["run_id"].startswith(incomplete)
+    ]
+
+
+def _about(row: Row) -> str:
+    since = age(now_ms() - row["admitted_at_ms"])
+    return f"{row['package_key']}/{row['target_key']} {row['status']}, {since} ago"
+
+
+def _attempts(ctx: click.Context, incomplete: str) -> Found:
+    """What has not ended in the open runs: only that can be declared stopped."""
+    found = []
+    for run in _read(ctx, "open_run", order="admitted_at_ms", limit=SHOWN):
+        for row in _read(ctx, "live_attempt", order="attempt_id", run_id=run["run_id"]):
+            if row["attempt_id"].startswith(incomplete) and row["status"] != "claimed":
+                found.append(CompletionItem(row["attempt_id"], help=row["step_key"]))
+    return found
+
+
+def _packages(ctx: click.Context, incomplete: str) -> Found:
+    rows = _read(ctx, "package_state", order="package_key", state="active")
+    return _items((row["package_key"] for row in rows), incomplete)
+
+
+def _targets(ctx: click.Context, incomplete: str) -> Found:
+    """Workflows, and tasks with a key of their own, of the package that was named, or of all."""
+    named = ctx.params.get("package")
+    chosen = {"package_key": named} if named else {}
+    keys = []
+    for package in _read(ctx, "package_state", order="package_key", state="active", **chosen):
+        pinned = {name: package[name] for name in ("package_key", "generation")}
+        rows = _read(ctx, "target_state", order="kind desc, target_key", **pinned)
+        keys += [row["target_key"] for row in rows if "/" not in row["target_key"]]
+    return _items(dict.fromkeys(keys), incomplete)
+
+
+def _steps(ctx: click.Context, incomplete: str) -> Found:
+    run = str(ctx.params.get("run") or "")
+    if not re.fullmatch(r"[A-Za-z0-9]{2,36}", run):
+        return []
+    runs = _read(ctx, "run_state", order="run_id", limit=2, run_id=Span.prefix(run))
+    if len(runs) != 1:
+        return []
+    rows = _read(ctx, "step_state", order="step_key", run_id=runs[0]["run_id"])
+    return [
+        CompletionItem(row["step_key"], help=row["status"])
+        for row in rows
+        if row["step_key"].startswith(incomplete)
+    ]
+
+
+def _items(keys: Iterable[str], incomplete: str) -> Found:
+    return [CompletionItem(key) for key in keys if key.startswith(incomplete)]
+
+
+KNOWN: dict[str, Callable[[click.Context, str], Found]] = {
+    "run": _runs,
+    "after": _runs,
+    "attempt": _attempts,
+    "package": _packages,
+    "target": _targets,
+    "workflow": _targets,
+    "step": _steps,
+}

@@ -1,0 +1,155 @@
+"""Why a run does not move, in words, and what to type about it (the view `explain`)."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from qinglong_sql.cli.words import Row, age, moment, now_ms
+from qinglong_sql.store import Store
+
+GRACE_MS = (
+    5 * 60_000
+)  # the longest that a worker may be silent after its lease (README, --grace-ms)
+OVERDUE_MS = 60_000  # what is due is done within a cadence; a minute means that nobody does it
+ORDER = ("fault", "hold", "evidence", "report", "lease", "worker", "queue", "retry", "intent",
+         "admission", "need")  # fmt: skip
+BY_ITSELF = "the next cycle of the scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What all words of a screen depend on: its time and zone, the engine and what to repeat.
+
+    `more` is the ` --dsn …` that commands need. `busy` are queues from which somebody takes work;
+    None when that is not known.
+    """
+
+    now: int
+    utc: bool
+    engine: str
+    more: str = ""
+    busy: Collection[str] | None = None
+
+    def at(self, at_ms: int | None) -> str:
+        return moment(at_ms, self.now, utc=self.utc)
+
+    def since(self, at_ms: int | None) -> str:
+        return "" if at_ms is None else age(self.now - at_ms)
+
+    def command(self, words: str) -> str:
+        return f"qinglong-sql {words}{self.more}"
+
+    def driver(self) -> str:
+        """What does the work of the scheduler and of a worker."""
+        return self.command("edge" if self.engine == "sqlite" else "run FILE WORKFLOW")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something waits, what ends that, and what to type; `stuck` when it needs a person."""
+
+    words: str
+    then: str
+    command: str = ""
+    stuck: bool = False
+
+
+def waits(store: Store, run_id: str) -> list[Row]:
+    """The rows of `explain`, with what a silent worker means once its lease is over.
+
+    The view has no clock (DESIGN §4), so `after_due` is applied here.
+    """
+    now = now_ms()
+    rows = store.read("explain", order="step_key, attempt_id, waits_for, waits_on", run_id=run_id)
+    for row in rows:
+        after = row.pop("after_due")
+        if after is not None and row["due_at_ms"] is not None and row["due_at_ms"] < now:
+            row["waits_for"] = after
+    return rows
+
+
+def short(id_: str) -> str:
+    """Enough of a run's id, or of an attempt's, to name it in a command."""
+    run, dash, number = id_.partition("-")
+    return run[:12] + dash + number
+
+
+def reason_of(row: Row, screen: Screen) -> Reason:
+    """The words for one row of `waits`."""
+    kind, run = row["waits_for"], short(row["run_id"])
+    look = screen.command(f"logs {run} {row['step_key']}")
+    if kind in ("hold", "evidence"):
+        return _unknown(row, screen)
+    if kind == "fault":
+        return Reason(
+            f"the {row['waits_on']} stage fails since {screen.at(row['since_ms'])}:"
+            f" {row['resolved_by']}",
+            f"tried again at {screen.at(row['due_at_ms'])}; or give the run up",
+            screen.command(f"cancel {run}"),
+            stuck=True,
+        )
+    if kind == "report":
+        at = f"at worker {row['waits_on']} for {screen.since(row['since_ms'])}"
+        then = f"its end; its lease ends at {screen.at(row['due_at_ms'])} unless it is renewed"
+        return _undriven(row, screen, GRACE_MS) or Reason(f"runs {at}", then, look)
+    if kind == "lease":
+        return _undriven(row, screen) or Reason(
+            f"worker {row['waits_on']} has it for {screen.since(row['since_ms'])}",
+            f"the worker starts it, or it goes back at {screen.at(row['due_at_ms'])}",
+        )
+    if kind in ("worker", "queue"):
+        return _queued(row, screen)
+    if kind == "retry":
+        return _undriven(row, screen) or Reason(
+            f"ended with {row['waits_on']}", f"tried again at {screen.at(row['due_at_ms'])}", look
+        )
+    if kind == "need" and row["waits_on"] != "frontier":
+        return Reason(f"waits for {row['waits_on']}", "the end of that step")
+    words = {"intent": f"cancellation requested ({row['waits_on']})"}.get(kind, "could go on")
+    since = None if kind == "need" else row["since_ms"]
+    return _undriven({**row, "due_at_ms": since}, screen) or Reason(
+        words, BY_ITSELF, screen.driver()
+    )
+
+
+def _unknown(row: Row, screen: Screen) -> Reason:
+    silent = f"worker {row['waits_on']} is silent since {screen.at(row['due_at_ms'])}"
+    held = ", and the task says on_lost: hold" if row["waits_for"] == "hold" else ""
+    return Reason(
+        f"{silent}{held}: nobody knows whether it still runs",
+        "its worker comes back; or look yourself, and vouch that it has stopped",
+        screen.command(f"declare-stopped {short(row['attempt_id'])} --reason 'how you know'"),
+        stuck=True,
+    )
+
+
+def _queued(row: Row, screen: Screen) -> Reason:
+    since = screen.since(row["since_ms"])
+    late = screen.now - row["since_ms"] > OVERDUE_MS
+    nobody = row["waits_for"] == "worker" if screen.busy is None else (
+        row["waits_on"] not in screen.busy
+    )  # fmt: skip
+    if nobody and late:
+        return Reason(
+            f"no worker takes anything from queue {row['waits_on']} for {since}",
+            "a worker of that queue",
+            screen.driver(),
+            stuck=True,
+        )
+    return Reason(
+        f"in queue {row['waits_on']} for {since}",
+        "a worker of that queue with a free slot",
+        screen.driver() if nobody else screen.command("status"),
+    )
+
+
+def _undriven(row: Row, screen: Screen, grace_ms: int = 0) -> Reason | None:
+    """What is long due and was not done: nobody drives the run."""
+    due = row["due_at_ms"]
+    if due is None or screen.now - due <= OVERDUE_MS + grace_ms:
+        return None
+    return Reason(
+        f"due for {screen.since(due)}, and nobody does it: no scheduler works on this database",
+        "a process that drives it",
+        screen.driver(),
+        stuck=True,
+    )

@@ -1,0 +1,172 @@
+"""How a database stands, as one document: what `status` shows (DESIGN §7, §9).
+
+Everything is read by an index and bounded: it costs what is open or due, never what has ended.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qinglong_sql.cli.options import PLACE, state_folder
+from qinglong_sql.cli.reasons import OVERDUE_MS, Reason, Screen, reason_of, waits
+from qinglong_sql.cli.words import Row
+from qinglong_sql.store import SQLITE, Span, Store
+
+STAGES = ("cancellation", "deadline", "expiry", "retry", "frontier", "task_admission")
+COUNTED = 1000
+LOOKED_AT = 100  # open runs, the oldest first
+FAULTS = 20
+ENDED = 5
+LIVE = ("claimed", "starting", "running")
+
+
+def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
+    """The whole document. `ok` says that nothing needs a person."""
+    counted = store.read("open_run", order="admitted_at_ms, run_id", limit=COUNTED + 1)
+    runs = counted[:LOOKED_AT]
+    held = {run["run_id"]: attempts_of(store, run["run_id"]) for run in runs}
+    leased = [one for rows in held.values() for one in rows if one["lease_status"] == "leased"]
+    busy = {one["queue"] for one in leased}
+    due = [row for stage in STAGES if (row := due_of(store, stage, screen.now))]
+    stuck = stuck_of(store, runs, replace(screen, busy=busy), due)
+    return {
+        "ok": not stuck,
+        "now_ms": screen.now,
+        "database": database_of(dsn),
+        "edge": edge_of(dsn),
+        "open_count": min(len(counted), COUNTED),
+        "open_more": len(counted) > COUNTED,
+        "looked_at_count": len(runs),
+        "running": [row for run in runs for row in running_of(run, held[run["run_id"]])],
+        "due": due,
+        "stuck": stuck,
+        "faults": store.read("fault_state", order="run_id, stage", limit=FAULTS),
+        "packages": packages_of(store),
+        "ended": ended_of(store, len(counted)),
+    }
+
+
+def attempts_of(store: Store, run_id: str) -> list[Row]:
+    """What has not ended in a run and is held by a worker, or waits for one."""
+    return [
+        row
+        for status in LIVE
+        for row in store.read("attempt_state", order="number", run_id=run_id, status=status)
+    ]
+
+
+def running_of(run: Row, attempts: list[Row]) -> list[Row]:
+    """A row for each step of a run that a worker has."""
+    return [
+        {
+            **{name: run[name] for name in ("run_id", "package_key", "target_key")},
+            **{name: one[name] for name in ("step_key", "attempt_id", "status", "worker_id")},
+            "since_ms": one["starting_at_ms"] or one["admitted_at_ms"],
+            "cancel_reason": run["cancel_reason"],
+        }
+        for one in attempts
+        if one["status"] != "claimed"
+    ]
+
+
+def due_of(store: Store, stage: str, now: int) -> Row | None:
+    """How much of a stage is due, and since when; None when nothing is."""
+    rows = store.read(
+        "agenda_state", order="due_at_ms, run_id", limit=COUNTED + 1,
+        stage=stage, due_at_ms=Span(0, now + 1),
+    )  # fmt: skip
+    if not rows:
+        return None
+    return {
+        "stage": stage,
+        "due_count": min(len(rows), COUNTED),
+        "more": len(rows) > COUNTED,
+        "oldest_run_id": rows[0]["run_id"],
+        "oldest_due_at_ms": rows[0]["due_at_ms"],
+    }
+
+
+def stuck_of(store: Store, runs: list[Row], screen: Screen, due: list[Row]) -> list[Row]:
+    """What needs a person, the oldest first; the same trouble of many steps is told once."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in due:
+        if screen.now - row["oldest_due_at_ms"] > OVERDUE_MS:
+            told = {"waits_for": "scheduler", "waits_on": row["stage"], "step_key": None,
+                    "run_id": row["oldest_run_id"], "attempt_id": None,
+                    "since_ms": row["oldest_due_at_ms"]}  # fmt: skip
+            since = screen.since(row["oldest_due_at_ms"])
+            words = f"nothing has worked on this database for {since}: work is due and stays"
+            then = "a process that drives the runs"
+            _add(found, ("scheduler", ""), told, Reason(words, then, screen.driver(), True))
+            found["scheduler", ""]["count"] += row["due_count"] - 1
+    for run in runs:
+        for row in waits(store, run["run_id"]):
+            reason = reason_of(row, screen)
+            if not reason.stuck:
+                continue
+            key = (str(row["attempt_id"] or row["run_id"]), row["waits_for"])
+            if row["waits_for"] in ("worker", "queue"):
+                key = ("queue", row["waits_on"])
+            elif row["waits_for"] not in ("hold", "evidence", "fault"):
+                key = ("scheduler", "")
+            named = {name: run[name] for name in ("package_key", "target_key")}
+            _add(found, key, {**row, **named}, reason)
+    return sorted(found.values(), key=lambda row: row["since_ms"] or 0)
+
+
+def _add(found: dict[tuple[str, str], Row], key: tuple[str, str], row: Row, reason: Reason) -> None:
+    if key in found:
+        found[key]["count"] += 1
+        return
+    names = ("run_id", "step_key", "attempt_id", "waits_for", "waits_on", "since_ms")
+    found[key] = {
+        **{name: row[name] for name in names},
+        "package_key": row.get("package_key"),
+        "target_key": row.get("target_key"),
+        "count": 1,
+        "words": reason.words,
+        "then": reason.then,
+        "command": reason.command,
+    }
+
+
+def packages_of(store: Store) -> list[Row]:
+    """Active packages, each with the triggers that are stored for it."""
+    found = store.read("package_state", order="package_key", state="active")
+    triggers: dict[str, list[Row]] = {}
+    for row in store.read("trigger_state", order="package_key, trigger_key"):
+        if row["state"] != "withdrawn":
+            triggers.setdefault(row["package_key"], []).append(row)
+    return [{**one, "triggers": triggers.get(one["package_key"], [])} for one in found]
+
+
+def ended_of(store: Store, open_count: int) -> list[Row]:
+    """The last runs that have ended, among the newest."""
+    limit = ENDED + min(open_count, LOOKED_AT)
+    rows = store.read("run_state", order="admitted_at_ms desc, run_id desc", limit=limit)
+    ended = [row for row in rows if row["finished_at_ms"] is not None]
+    return sorted(ended, key=lambda row: row["finished_at_ms"], reverse=True)[:ENDED]
+
+
+def database_of(dsn: str) -> dict[str, Any]:
+    """Where the database is, without a password; for a file its size in bytes, journal included."""
+    if dsn.startswith(SQLITE):
+        path = Path(dsn.removeprefix(SQLITE))
+        beside = [path, Path(f"{path}-wal")]
+        size = sum(one.stat().st_size for one in beside if one.exists())
+        return {"engine": "sqlite", "file": str(path), "size_bytes": size}
+    from psycopg.conninfo import conninfo_to_dict
+
+    said = conninfo_to_dict(dsn)
+    place = {name: str(said.get(name) or os.environ.get(by, "")) for name, by in PLACE.items()}
+    return {"engine": "postgres", **{name: text for name, text in place.items() if text}}
+
+
+def edge_of(dsn: str) -> dict[str, Any] | None:
+    """What the edge of this database says of itself; None when none answers here."""
+    if not dsn.startswith(SQLITE):
+        return None
+    from qinglong_sql.door import ask
+
+    return ask(state_folder(dsn), "status")
