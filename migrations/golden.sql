@@ -365,6 +365,52 @@ $$;
 ALTER FUNCTION ql.admit_ready_steps(p_run_ids text[]) OWNER TO ql_migrator;
 
 --
+-- Name: admit_run(text, text, text, text, text, text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_effects ql.effect[];
+begin
+  if not ql.insert_run(
+    p_run_id, p_package_key, p_kind, p_target_key, p_run_key, ql.sha256_hex(p_input),
+    p_retry_of_run_id
+  ) then
+    return false;
+  end if;
+  insert into ql.run_input (run_id, input)
+  values (p_run_id, p_input);
+
+  select array_agg(
+    row(
+      e.run_id, e.ordinal, e.entity, e.entity_id, e.from_status, e.to_status, e.expected_version,
+      e.result_code, e.event_type, e.due_at_ms, e.input_id
+    )::ql.effect
+  )
+  into v_effects
+  from ql.admission_effect as e
+  where e.run_id = p_run_id;
+  perform ql.apply_effects(v_effects, 'admission');
+
+  insert into ql.step_output (run_id, step_key, attempt_id, output)
+  select
+    s.run_id,
+    s.step_key,
+    o.attempt_id,
+    o.output
+  from ql.step_run as s
+  join ql.step_output as o on o.run_id = p_retry_of_run_id and o.step_key = s.step_key
+  where s.run_id = p_run_id and s.result_code = 'taken_over';
+  return true;
+end;
+$$;
+
+ALTER FUNCTION ql.admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text) OWNER TO ql_migrator;
+
+--
 -- Name: advance_frontiers(text[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
@@ -1127,10 +1173,10 @@ $$;
 ALTER FUNCTION ql.hold_session(p_worker_id text, p_session_id text) OWNER TO ql_migrator;
 
 --
--- Name: insert_run(text, text, text, text, text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: insert_run(text, text, text, text, text, text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text) RETURNS boolean
+CREATE FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1157,7 +1203,7 @@ begin
 
   insert into ql.run (
     run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-    deadline_at_ms, admitted_at_ms, status, version, attempt_count, updated_at_ms
+    deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
   )
   select
     p_run_id,
@@ -1170,6 +1216,7 @@ begin
     p_input_digest,
     t.step_count,
     v_now_ms + t.timeout_ms,
+    p_retry_of_run_id,
     v_now_ms,
     'running',
     0,
@@ -1209,7 +1256,7 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text) OWNER TO ql_migrator;
+ALTER FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text) OWNER TO ql_migrator;
 
 --
 -- Name: intend(text[], text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -2444,6 +2491,87 @@ $$;
 ALTER FUNCTION ql_admission.request_cancel(p_run_id text, p_reason text, p_actor text) OWNER TO ql_authority;
 
 --
+-- Name: start_retry(text, text); Type: FUNCTION; Schema: ql_admission; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_admission.start_retry(p_run_id text, p_run_key text) RETURNS TABLE(run_id text, outcome text, status text, generation bigint, taken_over_count bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '1s'
+    AS $$
+#variable_conflict use_column
+declare
+  v_run_id text := ql.derived_id('ru', 'retry', p_run_id);
+  v_outcome text := 'existing';
+  v_old record;
+begin
+  perform ql.assert_read_committed();
+  if length(p_run_key) not between 1 and 200 then
+    raise exception 'a run key has 1 to 200 characters' using errcode = 'QL400';
+  end if;
+
+  -- without a key the answer needs nothing of the retried run, which may be purged by now
+  if p_run_key is not null or not exists (select from ql.run as r where r.run_id = v_run_id) then
+    perform ql.wait_run(p_run_id);  -- what is copied cannot be purged meanwhile
+    select
+      r.package_key,
+      r.kind,
+      r.target_key,
+      case r.status
+        when 'running' then 'is still open: cancel it first'
+        when 'succeeded' then 'has succeeded: there is nothing to retry'
+      end as fault,
+      i.input
+    into v_old
+    from ql.run as r
+    join ql.run_input as i on i.run_id = r.run_id
+    where r.run_id = p_run_id;
+    if v_old.fault is not null then
+      raise exception 'run % %', p_run_id, v_old.fault using errcode = 'QL400';
+    end if;
+    if p_run_key is not null then
+      v_run_id := ql.derived_id(
+        'ru', v_old.package_key, v_old.kind, v_old.target_key, p_run_key
+      );
+    end if;
+    if not exists (select from ql.run as r where r.run_id = v_run_id)
+      and ql.admit_run(
+        v_run_id,
+        v_old.package_key,
+        v_old.kind,
+        v_old.target_key,
+        coalesce(p_run_key, ''),
+        v_old.input,
+        p_run_id
+      )
+    then
+      v_outcome := 'created';
+    end if;
+  end if;
+
+  return query
+  select
+    r.run_id,
+    case when r.retry_of_run_id = p_run_id then v_outcome else 'conflict' end,
+    r.status,
+    r.generation,
+    (
+      select count(*)
+      from ql.step_run as s
+      where s.run_id = r.run_id and s.result_code = 'taken_over'
+    )
+  from ql.run as r
+  where r.run_id = v_run_id;
+end;
+$$;
+
+ALTER FUNCTION ql_admission.start_retry(p_run_id text, p_run_key text) OWNER TO ql_authority;
+
+--
 -- Name: start_run(text, text, text, text, text); Type: FUNCTION; Schema: ql_admission; Owner: ql_authority
 --
 
@@ -2460,7 +2588,6 @@ CREATE FUNCTION ql_admission.start_run(p_package_key text, p_kind text, p_target
 declare
   v_run_id text;
   v_digest text;
-  v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
   perform ql.check_start(p_package_key, p_kind, p_target_key, p_run_key, p_input);
@@ -2468,23 +2595,10 @@ begin
   v_digest := ql.sha256_hex(p_input);
 
   if not exists (select from ql.run as r where r.run_id = v_run_id)
-    and ql.insert_run(
-      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, v_digest
+    and ql.admit_run(
+      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null
     )
   then
-    insert into ql.run_input (run_id, input)
-    values (v_run_id, p_input);
-
-    select array_agg(
-      row(
-        e.run_id, e.ordinal, e.entity, e.entity_id, e.from_status, e.to_status, e.expected_version,
-        e.result_code, e.event_type, e.due_at_ms, e.input_id
-      )::ql.effect
-    )
-    into v_effects
-    from ql.admission_effect as e
-    where e.run_id = v_run_id;
-    perform ql.apply_effects(v_effects, 'admission');
     return query
     select r.run_id, 'created', r.status, r.generation
     from ql.run as r
@@ -2495,7 +2609,10 @@ begin
   return query
   select
     r.run_id,
-    case r.input_digest when v_digest then 'existing' else 'conflict' end,
+    case
+      when r.input_digest = v_digest and r.retry_of_run_id is null then 'existing'
+      else 'conflict'
+    end,
     r.status,
     r.generation
   from ql.run as r
@@ -2702,6 +2819,75 @@ end;
 $$;
 
 ALTER FUNCTION ql_operator.resume_trigger(p_package_key text, p_trigger_key text) OWNER TO ql_authority;
+
+--
+-- Name: purge_runs(bigint, integer); Type: FUNCTION; Schema: ql_retention; Owner: ql_retention
+--
+
+CREATE FUNCTION ql_retention.purge_runs(p_before_ms bigint, p_limit integer) RETURNS TABLE(run_id text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET lock_timeout TO '1s'
+    AS $$
+declare
+  v_held text[];
+  v_run_ids text[];
+begin
+  perform ql.assert_read_committed();
+  if p_before_ms is null then
+    raise exception 'a time is needed' using errcode = 'QL400';
+  end if;
+  if p_limit is null or p_limit not between 1 and 32 then
+    raise exception 'a page has 1 to 32 runs, not %', p_limit using errcode = 'QL400';
+  end if;
+
+  v_held := array(
+    select r.run_id
+    from ql.run as r
+    where r.finished_at_ms < p_before_ms
+    order by r.finished_at_ms, r.run_id
+    limit p_limit
+    for update skip locked
+  );
+  v_run_ids := array(
+    select d.run_id
+    from ql.retention_due as d
+    where d.run_id = any(v_held) and d.finished_at_ms < p_before_ms
+    order by d.finished_at_ms, d.run_id
+  );
+
+  delete from ql.run_event as e where e.run_id = any(v_run_ids);
+  delete from ql.refused_report as f where f.run_id = any(v_run_ids);
+  delete from ql.attestation as n where n.run_id = any(v_run_ids);
+  delete from ql.attempt_report as p where p.run_id = any(v_run_ids);
+  delete from ql.attempt_offer as o where o.run_id = any(v_run_ids);
+  delete from ql.cancel_intent as i where i.run_id = any(v_run_ids);
+  delete from ql.attempt_lease as l
+  where l.attempt_id = any(array(
+    select a.attempt_id from ql.task_attempt as a where a.run_id = any(v_run_ids)
+  ));
+  delete from ql.task_attempt as a where a.run_id = any(v_run_ids);
+  delete from ql.step_output as o where o.run_id = any(v_run_ids);
+  delete from ql.step_run as s where s.run_id = any(v_run_ids);
+  delete from ql.run_input as i where i.run_id = any(v_run_ids);
+  delete from ql.agenda as g where g.run_id = any(v_run_ids);
+  delete from ql.run_fault as f where f.run_id = any(v_run_ids);
+  delete from ql.run as r where r.run_id = any(v_run_ids);
+
+  return query
+  select u.run_id
+  from unnest(v_run_ids) with ordinality as u (run_id, place)
+  order by u.place;
+end;
+$$;
+
+ALTER FUNCTION ql_retention.purge_runs(p_before_ms bigint, p_limit integer) OWNER TO ql_retention;
 
 --
 -- Name: admit_tasks(text); Type: FUNCTION; Schema: ql_scheduler; Owner: ql_authority
@@ -3864,6 +4050,102 @@ WITH (fillfactor='70');
 ALTER TABLE ql.run OWNER TO ql_migrator;
 
 --
+-- Name: step_run; Type: TABLE; Schema: ql; Owner: ql_migrator
+--
+
+CREATE TABLE ql.step_run (
+    run_id text NOT NULL COLLATE pg_catalog."C",
+    step_key text NOT NULL COLLATE pg_catalog."C",
+    task_id text NOT NULL COLLATE pg_catalog."C",
+    status text NOT NULL COLLATE pg_catalog."C",
+    version bigint NOT NULL,
+    attempt_count bigint NOT NULL,
+    claim_return_count bigint NOT NULL,
+    ready_at_ms bigint,
+    started_at_ms bigint,
+    finished_at_ms bigint,
+    due_at_ms bigint,
+    result_code text COLLATE pg_catalog."C",
+    CONSTRAINT a_pending_step_has_no_times CHECK (((status <> 'pending'::text) OR ((ready_at_ms IS NULL) AND (started_at_ms IS NULL)))),
+    CONSTRAINT a_ready_step_has_a_ready_time_only CHECK (((status <> ALL (ARRAY['ready'::text, 'waiting_approval'::text])) OR ((ready_at_ms IS NOT NULL) AND (started_at_ms IS NULL)))),
+    CONSTRAINT a_running_step_has_started CHECK (((status <> ALL (ARRAY['running'::text, 'lost'::text])) OR ((ready_at_ms IS NOT NULL) AND (started_at_ms IS NOT NULL)))),
+    CONSTRAINT a_step_that_did_not_succeed_says_why CHECK (((status = ANY (ARRAY['retry_wait'::text, 'lost'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text, 'timed_out'::text])) = ((result_code IS NOT NULL) AND (result_code <> 'taken_over'::text)))),
+    CONSTRAINT claim_returns_within_bounds CHECK (((claim_return_count >= 0) AND (claim_return_count <= 64))),
+    CONSTRAINT only_a_succeeded_step_is_taken_over CHECK (((result_code <> 'taken_over'::text) OR (status = 'succeeded'::text))),
+    CONSTRAINT only_a_terminal_step_has_an_end CHECK (((status = ANY (ARRAY['succeeded'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at_ms IS NOT NULL))),
+    CONSTRAINT only_a_waiting_retry_is_due CHECK (((status = 'retry_wait'::text) = (due_at_ms IS NOT NULL))),
+    CONSTRAINT step_attempts_within_bounds CHECK (((attempt_count >= 0) AND (attempt_count <= 64))),
+    CONSTRAINT step_status_is_known CHECK ((status = ANY (ARRAY['pending'::text, 'ready'::text, 'waiting_approval'::text, 'running'::text, 'retry_wait'::text, 'lost'::text, 'succeeded'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text, 'timed_out'::text]))),
+    CONSTRAINT step_times_grow CHECK (((ready_at_ms <= started_at_ms) AND (started_at_ms <= finished_at_ms))),
+    CONSTRAINT step_version_starts_at_one CHECK ((version >= 1))
+)
+WITH (fillfactor='60');
+
+ALTER TABLE ql.step_run OWNER TO ql_migrator;
+
+--
+-- Name: task_revision; Type: TABLE; Schema: ql; Owner: ql_migrator
+--
+
+CREATE TABLE ql.task_revision (
+    task_id text NOT NULL COLLATE pg_catalog."C",
+    package_key text NOT NULL COLLATE pg_catalog."C",
+    generation bigint NOT NULL,
+    task_key text NOT NULL COLLATE pg_catalog."C",
+    digest text NOT NULL COLLATE pg_catalog."C",
+    spec text NOT NULL,
+    timeout_ms bigint,
+    retry_attempts bigint NOT NULL,
+    backoff_ms bigint NOT NULL,
+    max_backoff_ms bigint NOT NULL,
+    retry_failed bigint NOT NULL,
+    retry_timed_out bigint NOT NULL,
+    idempotent bigint NOT NULL,
+    on_lost text NOT NULL COLLATE pg_catalog."C",
+    queue text NOT NULL COLLATE pg_catalog."C",
+    CONSTRAINT attempts_within_bounds CHECK (((retry_attempts >= 1) AND (retry_attempts <= 64))),
+    CONSTRAINT backoff_within_bounds CHECK (((backoff_ms >= 0) AND (backoff_ms <= 86400000))),
+    CONSTRAINT max_backoff_within_bounds CHECK (((max_backoff_ms >= 0) AND (max_backoff_ms <= 86400000))),
+    CONSTRAINT on_lost_is_known CHECK ((on_lost = ANY (ARRAY['retry'::text, 'fail'::text, 'hold'::text]))),
+    CONSTRAINT only_idempotent_work_is_retried_when_lost CHECK (((on_lost <> 'retry'::text) OR (idempotent = 1))),
+    CONSTRAINT queue_fits CHECK (((length(queue) >= 1) AND (length(queue) <= 200))),
+    CONSTRAINT task_key_fits CHECK (((length(task_key) >= 1) AND (length(task_key) <= 127))),
+    CONSTRAINT task_timeout_within_bounds CHECK (((timeout_ms >= 1) AND (timeout_ms <= '2592000000'::bigint)))
+);
+
+ALTER TABLE ql.task_revision OWNER TO ql_migrator;
+
+--
+-- Name: takeover_result; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.takeover_result AS
+ SELECT s.run_id,
+    s.step_key,
+    t.task_id
+   FROM ((ql.step_run s
+     JOIN ql.task_revision o ON ((o.task_id = s.task_id)))
+     JOIN ql.task_revision t ON (((t.package_key = o.package_key) AND (t.digest = o.digest))))
+  WHERE (s.status = 'succeeded'::text);
+
+ALTER VIEW ql.takeover_result OWNER TO ql_migrator;
+
+--
+-- Name: workflow_ancestor; Type: TABLE; Schema: ql; Owner: ql_migrator
+--
+
+CREATE TABLE ql.workflow_ancestor (
+    workflow_id text NOT NULL COLLATE pg_catalog."C",
+    ancestor_key text NOT NULL COLLATE pg_catalog."C",
+    step_key text NOT NULL COLLATE pg_catalog."C",
+    distance bigint NOT NULL,
+    CONSTRAINT distance_within_bounds CHECK (((distance >= 1) AND (distance <= 127))),
+    CONSTRAINT no_step_is_its_own_ancestor CHECK ((ancestor_key <> step_key))
+);
+
+ALTER TABLE ql.workflow_ancestor OWNER TO ql_migrator;
+
+--
 -- Name: workflow_step; Type: TABLE; Schema: ql; Owner: ql_migrator
 --
 
@@ -3879,54 +4161,121 @@ CREATE TABLE ql.workflow_step (
 ALTER TABLE ql.workflow_step OWNER TO ql_migrator;
 
 --
+-- Name: takeover_alone; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.takeover_alone AS
+ SELECT k.run_id,
+    w.workflow_id,
+    w.step_key
+   FROM (ql.workflow_step w
+     JOIN ql.takeover_result k ON (((k.step_key = w.step_key) AND (k.task_id = w.task_id))))
+  WHERE ((w.need_count = ( SELECT o.need_count
+           FROM ql.workflow_step o
+          WHERE ((o.workflow_id = ( SELECT r.target_id
+                   FROM ql.run r
+                  WHERE (r.run_id = k.run_id))) AND (o.step_key = w.step_key)))) AND (NOT (EXISTS ( SELECT 1
+           FROM ql.workflow_ancestor n
+          WHERE ((n.workflow_id = w.workflow_id) AND (n.step_key = w.step_key) AND (n.distance = 1) AND (NOT (EXISTS ( SELECT 1
+                   FROM ql.workflow_ancestor o
+                  WHERE ((o.workflow_id = ( SELECT r.target_id
+                           FROM ql.run r
+                          WHERE (r.run_id = k.run_id))) AND (o.ancestor_key = n.ancestor_key) AND (o.step_key = n.step_key) AND (o.distance = 1))))))))));
+
+ALTER VIEW ql.takeover_alone OWNER TO ql_migrator;
+
+--
+-- Name: takeover_step; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.takeover_step AS
+ SELECT run_id,
+    workflow_id,
+    step_key
+   FROM ql.takeover_alone k
+  WHERE (NOT (EXISTS ( SELECT 1
+           FROM ql.workflow_ancestor w
+          WHERE ((w.workflow_id = k.workflow_id) AND (w.step_key = k.step_key) AND (NOT (EXISTS ( SELECT 1
+                   FROM ql.takeover_alone b
+                  WHERE ((b.run_id = k.run_id) AND (b.workflow_id = k.workflow_id) AND (b.step_key = w.ancestor_key)))))))));
+
+ALTER VIEW ql.takeover_step OWNER TO ql_migrator;
+
+--
 -- Name: admission_effect; Type: VIEW; Schema: ql; Owner: ql_migrator
 --
 
 CREATE VIEW ql.admission_effect AS
  SELECT run_id,
-    row_number() OVER (PARTITION BY run_id ORDER BY part, entity_id) AS ordinal,
+    ordinal,
     entity,
     entity_id,
     NULL::text AS from_status,
-    to_status,
+        CASE
+            WHEN (taken_over = 1) THEN 'succeeded'::text
+            WHEN (entity = 'run'::text) THEN 'running'::text
+            WHEN (need_count = 0) THEN 'ready'::text
+            ELSE 'pending'::text
+        END AS to_status,
     (0)::bigint AS expected_version,
-    NULL::text AS result_code,
-    event_type,
+        CASE
+            WHEN (taken_over = 1) THEN 'taken_over'::text
+            ELSE NULL::text
+        END AS result_code,
+        CASE
+            WHEN (taken_over = 1) THEN 'step.taken_over'::text
+            WHEN (entity = 'run'::text) THEN 'workflow.admitted'::text
+            ELSE 'step.created'::text
+        END AS event_type,
     NULL::bigint AS due_at_ms,
     input_id
-   FROM ( SELECT r.run_id,
-            1 AS part,
-            'run'::text AS entity,
-            r.run_id AS entity_id,
-            'running'::text AS to_status,
-            'workflow.admitted'::text AS event_type,
-            NULL::text AS input_id
-           FROM ql.run r
-          WHERE (r.version = 0)
-        UNION ALL
-         SELECT r.run_id,
-            2 AS part,
-            'step'::text AS entity,
-            w.step_key AS entity_id,
-                CASE
-                    WHEN (w.need_count = 0) THEN 'ready'::text
-                    ELSE 'pending'::text
-                END AS to_status,
-            'step.created'::text AS event_type,
-            w.task_id AS input_id
-           FROM (ql.run r
-             JOIN ql.workflow_step w ON ((w.workflow_id = r.target_id)))
-          WHERE ((r.version = 0) AND (r.kind = 'workflow'::text))
-        UNION ALL
-         SELECT r.run_id,
-            2 AS part,
-            'step'::text AS entity,
-            'main'::text AS entity_id,
-            'ready'::text AS to_status,
-            'step.created'::text AS event_type,
-            r.target_id AS input_id
-           FROM ql.run r
-          WHERE ((r.version = 0) AND (r.kind = 'task'::text))) e;
+   FROM ( SELECT p.run_id,
+            row_number() OVER (PARTITION BY p.run_id ORDER BY p.part, p.entity_id) AS ordinal,
+            p.entity,
+            p.entity_id,
+            p.need_count,
+            p.taken_over,
+            p.input_id
+           FROM ( SELECT r.run_id,
+                    1 AS part,
+                    'run'::text AS entity,
+                    r.run_id AS entity_id,
+                    (0)::bigint AS need_count,
+                    0 AS taken_over,
+                    NULL::text AS input_id
+                   FROM ql.run r
+                  WHERE (r.version = 0)
+                UNION ALL
+                 SELECT r.run_id,
+                    2 AS part,
+                    'step'::text AS entity,
+                    w.step_key AS entity_id,
+                    w.need_count,
+                        CASE
+                            WHEN (EXISTS ( SELECT 1
+                               FROM ql.takeover_step k
+                              WHERE ((k.run_id = r.retry_of_run_id) AND (k.workflow_id = w.workflow_id) AND (k.step_key = w.step_key)))) THEN 1
+                            ELSE 0
+                        END AS taken_over,
+                    w.task_id AS input_id
+                   FROM (ql.run r
+                     JOIN ql.workflow_step w ON ((w.workflow_id = r.target_id)))
+                  WHERE ((r.version = 0) AND (r.kind = 'workflow'::text))
+                UNION ALL
+                 SELECT r.run_id,
+                    2 AS part,
+                    'step'::text AS entity,
+                    'main'::text AS entity_id,
+                    (0)::bigint AS need_count,
+                        CASE
+                            WHEN (EXISTS ( SELECT 1
+                               FROM ql.takeover_result k
+                              WHERE ((k.run_id = r.retry_of_run_id) AND (k.step_key = 'main'::text) AND (k.task_id = r.target_id)))) THEN 1
+                            ELSE 0
+                        END AS taken_over,
+                    r.target_id AS input_id
+                   FROM ql.run r
+                  WHERE ((r.version = 0) AND (r.kind = 'task'::text))) p) e;
 
 ALTER VIEW ql.admission_effect OWNER TO ql_migrator;
 
@@ -3972,40 +4321,6 @@ WITH (fillfactor='50');
 ALTER TABLE ql.attempt_lease OWNER TO ql_migrator;
 
 --
--- Name: step_run; Type: TABLE; Schema: ql; Owner: ql_migrator
---
-
-CREATE TABLE ql.step_run (
-    run_id text NOT NULL COLLATE pg_catalog."C",
-    step_key text NOT NULL COLLATE pg_catalog."C",
-    task_id text NOT NULL COLLATE pg_catalog."C",
-    status text NOT NULL COLLATE pg_catalog."C",
-    version bigint NOT NULL,
-    attempt_count bigint NOT NULL,
-    claim_return_count bigint NOT NULL,
-    ready_at_ms bigint,
-    started_at_ms bigint,
-    finished_at_ms bigint,
-    due_at_ms bigint,
-    result_code text COLLATE pg_catalog."C",
-    CONSTRAINT a_pending_step_has_no_times CHECK (((status <> 'pending'::text) OR ((ready_at_ms IS NULL) AND (started_at_ms IS NULL)))),
-    CONSTRAINT a_ready_step_has_a_ready_time_only CHECK (((status <> ALL (ARRAY['ready'::text, 'waiting_approval'::text])) OR ((ready_at_ms IS NOT NULL) AND (started_at_ms IS NULL)))),
-    CONSTRAINT a_running_step_has_started CHECK (((status <> ALL (ARRAY['running'::text, 'lost'::text])) OR ((ready_at_ms IS NOT NULL) AND (started_at_ms IS NOT NULL)))),
-    CONSTRAINT a_step_that_did_not_succeed_says_why CHECK (((status = ANY (ARRAY['retry_wait'::text, 'lost'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text, 'timed_out'::text])) = ((result_code IS NOT NULL) AND (result_code <> 'taken_over'::text)))),
-    CONSTRAINT claim_returns_within_bounds CHECK (((claim_return_count >= 0) AND (claim_return_count <= 64))),
-    CONSTRAINT only_a_succeeded_step_is_taken_over CHECK (((result_code <> 'taken_over'::text) OR (status = 'succeeded'::text))),
-    CONSTRAINT only_a_terminal_step_has_an_end CHECK (((status = ANY (ARRAY['succeeded'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text, 'timed_out'::text])) = (finished_at_ms IS NOT NULL))),
-    CONSTRAINT only_a_waiting_retry_is_due CHECK (((status = 'retry_wait'::text) = (due_at_ms IS NOT NULL))),
-    CONSTRAINT step_attempts_within_bounds CHECK (((attempt_count >= 0) AND (attempt_count <= 64))),
-    CONSTRAINT step_status_is_known CHECK ((status = ANY (ARRAY['pending'::text, 'ready'::text, 'waiting_approval'::text, 'running'::text, 'retry_wait'::text, 'lost'::text, 'succeeded'::text, 'failed'::text, 'skipped'::text, 'cancelled'::text, 'timed_out'::text]))),
-    CONSTRAINT step_times_grow CHECK (((ready_at_ms <= started_at_ms) AND (started_at_ms <= finished_at_ms))),
-    CONSTRAINT step_version_starts_at_one CHECK ((version >= 1))
-)
-WITH (fillfactor='60');
-
-ALTER TABLE ql.step_run OWNER TO ql_migrator;
-
---
 -- Name: task_attempt; Type: TABLE; Schema: ql; Owner: ql_migrator
 --
 
@@ -4043,38 +4358,6 @@ CREATE TABLE ql.task_attempt (
 WITH (fillfactor='50');
 
 ALTER TABLE ql.task_attempt OWNER TO ql_migrator;
-
---
--- Name: task_revision; Type: TABLE; Schema: ql; Owner: ql_migrator
---
-
-CREATE TABLE ql.task_revision (
-    task_id text NOT NULL COLLATE pg_catalog."C",
-    package_key text NOT NULL COLLATE pg_catalog."C",
-    generation bigint NOT NULL,
-    task_key text NOT NULL COLLATE pg_catalog."C",
-    digest text NOT NULL COLLATE pg_catalog."C",
-    spec text NOT NULL,
-    timeout_ms bigint,
-    retry_attempts bigint NOT NULL,
-    backoff_ms bigint NOT NULL,
-    max_backoff_ms bigint NOT NULL,
-    retry_failed bigint NOT NULL,
-    retry_timed_out bigint NOT NULL,
-    idempotent bigint NOT NULL,
-    on_lost text NOT NULL COLLATE pg_catalog."C",
-    queue text NOT NULL COLLATE pg_catalog."C",
-    CONSTRAINT attempts_within_bounds CHECK (((retry_attempts >= 1) AND (retry_attempts <= 64))),
-    CONSTRAINT backoff_within_bounds CHECK (((backoff_ms >= 0) AND (backoff_ms <= 86400000))),
-    CONSTRAINT max_backoff_within_bounds CHECK (((max_backoff_ms >= 0) AND (max_backoff_ms <= 86400000))),
-    CONSTRAINT on_lost_is_known CHECK ((on_lost = ANY (ARRAY['retry'::text, 'fail'::text, 'hold'::text]))),
-    CONSTRAINT only_idempotent_work_is_retried_when_lost CHECK (((on_lost <> 'retry'::text) OR (idempotent = 1))),
-    CONSTRAINT queue_fits CHECK (((length(queue) >= 1) AND (length(queue) <= 200))),
-    CONSTRAINT task_key_fits CHECK (((length(task_key) >= 1) AND (length(task_key) <= 127))),
-    CONSTRAINT task_timeout_within_bounds CHECK (((timeout_ms >= 1) AND (timeout_ms <= '2592000000'::bigint)))
-);
-
-ALTER TABLE ql.task_revision OWNER TO ql_migrator;
 
 --
 -- Name: live_attempt; Type: VIEW; Schema: ql; Owner: ql_migrator
@@ -4242,21 +4525,6 @@ CREATE VIEW ql.cancellation_effect AS
           WHERE (r.run_id = e.run_id)) = 'running'::text);
 
 ALTER VIEW ql.cancellation_effect OWNER TO ql_migrator;
-
---
--- Name: workflow_ancestor; Type: TABLE; Schema: ql; Owner: ql_migrator
---
-
-CREATE TABLE ql.workflow_ancestor (
-    workflow_id text NOT NULL COLLATE pg_catalog."C",
-    ancestor_key text NOT NULL COLLATE pg_catalog."C",
-    step_key text NOT NULL COLLATE pg_catalog."C",
-    distance bigint NOT NULL,
-    CONSTRAINT distance_within_bounds CHECK (((distance >= 1) AND (distance <= 127))),
-    CONSTRAINT no_step_is_its_own_ancestor CHECK ((ancestor_key <> step_key))
-);
-
-ALTER TABLE ql.workflow_ancestor OWNER TO ql_migrator;
 
 --
 -- Name: frontier_ready; Type: VIEW; Schema: ql; Owner: ql_migrator
@@ -5508,6 +5776,20 @@ CREATE VIEW ql.refused_state AS
 ALTER VIEW ql.refused_state OWNER TO ql_migrator;
 
 --
+-- Name: retention_due; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.retention_due AS
+ SELECT run_id,
+    finished_at_ms
+   FROM ql.run r
+  WHERE ((finished_at_ms IS NOT NULL) AND (status <> 'running'::text) AND (NOT (EXISTS ( SELECT 1
+           FROM ql.task_attempt a
+          WHERE ((a.run_id = r.run_id) AND (a.finished_at_ms IS NULL))))));
+
+ALTER VIEW ql.retention_due OWNER TO ql_migrator;
+
+--
 -- Name: retry_effect; Type: VIEW; Schema: ql; Owner: ql_migrator
 --
 
@@ -5705,6 +5987,57 @@ CREATE TABLE ql.workflow_revision (
 );
 
 ALTER TABLE ql.workflow_revision OWNER TO ql_migrator;
+
+--
+-- Name: takeover; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.takeover AS
+ SELECT run_id,
+    target_id,
+    step_key,
+    status,
+        CASE
+            WHEN (EXISTS ( SELECT 1
+               FROM ql.takeover_step k
+              WHERE ((k.run_id = t.run_id) AND (k.workflow_id = t.target_id) AND (k.step_key = t.step_key)))) THEN NULL::text
+            WHEN (status IS NULL) THEN 'not_there'::text
+            WHEN (status <> 'succeeded'::text) THEN 'not_succeeded'::text
+            WHEN (NOT (EXISTS ( SELECT 1
+               FROM ql.takeover_result k
+              WHERE ((k.run_id = t.run_id) AND (k.step_key = t.step_key) AND (k.task_id = t.task_id))))) THEN 'task_changed'::text
+            WHEN (kind = 'task'::text) THEN NULL::text
+            WHEN (NOT (EXISTS ( SELECT 1
+               FROM ql.takeover_alone k
+              WHERE ((k.run_id = t.run_id) AND (k.workflow_id = t.target_id) AND (k.step_key = t.step_key))))) THEN 'needs_changed'::text
+            ELSE 'need_runs_again'::text
+        END AS cause
+   FROM ( SELECT r.run_id,
+            r.kind,
+            w.workflow_id AS target_id,
+            w.step_key,
+            w.task_id,
+            ( SELECT s.status
+                   FROM ql.step_run s
+                  WHERE ((s.run_id = r.run_id) AND (s.step_key = w.step_key))) AS status
+           FROM ((ql.run r
+             JOIN ql.workflow_revision v ON (((v.package_key = r.package_key) AND (v.workflow_key = r.target_key))))
+             JOIN ql.workflow_step w ON ((w.workflow_id = v.workflow_id)))
+          WHERE (r.kind = 'workflow'::text)
+        UNION ALL
+         SELECT r.run_id,
+            r.kind,
+            k.task_id AS target_id,
+            'main'::text AS step_key,
+            k.task_id,
+            ( SELECT s.status
+                   FROM ql.step_run s
+                  WHERE ((s.run_id = r.run_id) AND (s.step_key = 'main'::text))) AS status
+           FROM (ql.run r
+             JOIN ql.task_revision k ON (((k.package_key = r.package_key) AND (k.task_key = r.target_key))))
+          WHERE (r.kind = 'task'::text)) t;
+
+ALTER VIEW ql.takeover OWNER TO ql_migrator;
 
 --
 -- Name: target_state; Type: VIEW; Schema: ql; Owner: ql_migrator
@@ -5969,6 +6302,24 @@ UNION ALL
            FROM ql.step_run s
           WHERE ((s.run_id = o.run_id) AND (s.step_key = o.step_key))) IS DISTINCT FROM 'succeeded'::text)
 UNION ALL
+ SELECT s.run_id,
+    'a_succeeded_step_has_its_attempt'::text AS rule,
+    s.step_key AS entity_id
+   FROM ql.step_run s
+  WHERE ((s.status = 'succeeded'::text) AND (s.result_code IS NULL) AND (NOT (EXISTS ( SELECT 1
+           FROM ql.task_attempt a
+          WHERE ((a.run_id = s.run_id) AND (a.step_key = s.step_key) AND (a.status = 'succeeded'::text))))))
+UNION ALL
+ SELECT s.run_id,
+    'only_a_retry_takes_over_what_never_ran_in_it'::text AS rule,
+    s.step_key AS entity_id
+   FROM ql.step_run s
+  WHERE ((s.result_code = 'taken_over'::text) AND ((( SELECT r.retry_of_run_id
+           FROM ql.run r
+          WHERE (r.run_id = s.run_id)) IS NULL) OR (EXISTS ( SELECT 1
+           FROM ql.task_attempt a
+          WHERE ((a.run_id = s.run_id) AND (a.step_key = s.step_key))))))
+UNION ALL
  SELECT i.run_id,
     'an_intent_is_on_its_run'::text AS rule,
     i.run_id AS entity_id
@@ -5992,9 +6343,25 @@ UNION ALL
             (e.sequence)::text AS entity_id
            FROM ql.run_event e
         UNION ALL
+         SELECT n.run_id,
+            n.run_id AS entity_id
+           FROM ql.run_input n
+        UNION ALL
+         SELECT s.run_id,
+            s.step_key AS entity_id
+           FROM ql.step_run s
+        UNION ALL
+         SELECT t.run_id,
+            t.step_key AS entity_id
+           FROM ql.step_output t
+        UNION ALL
          SELECT a.run_id,
             a.attempt_id AS entity_id
            FROM ql.task_attempt a
+        UNION ALL
+         SELECT l.run_id,
+            l.attempt_id AS entity_id
+           FROM ql.attempt_lease l
         UNION ALL
          SELECT p.run_id,
             p.attempt_id AS entity_id
@@ -6004,13 +6371,25 @@ UNION ALL
             f.attempt_id AS entity_id
            FROM ql.attempt_offer f
         UNION ALL
-         SELECT n.run_id,
-            n.attempt_id AS entity_id
-           FROM ql.attestation n
+         SELECT x.run_id,
+            x.attempt_id AS entity_id
+           FROM ql.refused_report x
+        UNION ALL
+         SELECT w.run_id,
+            w.attempt_id AS entity_id
+           FROM ql.attestation w
         UNION ALL
          SELECT i.run_id,
             i.run_id AS entity_id
-           FROM ql.cancel_intent i) o
+           FROM ql.cancel_intent i
+        UNION ALL
+         SELECT g.run_id,
+            g.stage AS entity_id
+           FROM ql.agenda g
+        UNION ALL
+         SELECT u.run_id,
+            u.stage AS entity_id
+           FROM ql.run_fault u) o
   WHERE (NOT (EXISTS ( SELECT 1
            FROM ql.run r
           WHERE (r.run_id = o.run_id))));
@@ -6242,6 +6621,12 @@ CREATE INDEX attempt_offered ON ql.task_attempt USING btree (queue, offer_at_ms,
 CREATE UNIQUE INDEX one_active_generation ON ql.package_generation USING btree (package_key) WHERE (state = 'active'::text);
 
 --
+-- Name: run_ended; Type: INDEX; Schema: ql; Owner: ql_migrator
+--
+
+CREATE INDEX run_ended ON ql.run USING btree (finished_at_ms, run_id) WHERE (finished_at_ms IS NOT NULL);
+
+--
 -- Name: run_open; Type: INDEX; Schema: ql; Owner: ql_migrator
 --
 
@@ -6355,6 +6740,7 @@ ALTER TABLE ONLY ql.workflow_step
 
 GRANT USAGE ON SCHEMA ql TO ql_authority;
 GRANT USAGE ON SCHEMA ql TO ql_reader;
+GRANT USAGE ON SCHEMA ql TO ql_retention;
 
 --
 -- Name: SCHEMA ql_admission; Type: ACL; Schema: -; Owner: ql_authority
@@ -6367,6 +6753,12 @@ GRANT USAGE ON SCHEMA ql_admission TO ql_admission;
 --
 
 GRANT USAGE ON SCHEMA ql_operator TO ql_operator;
+
+--
+-- Name: SCHEMA ql_retention; Type: ACL; Schema: -; Owner: ql_retention
+--
+
+GRANT USAGE ON SCHEMA ql_retention TO ql_operator;
 
 --
 -- Name: SCHEMA ql_scheduler; Type: ACL; Schema: -; Owner: ql_authority
@@ -6430,6 +6822,13 @@ REVOKE ALL ON FUNCTION ql.admit_ready_steps(p_run_ids text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.admit_ready_steps(p_run_ids text[]) TO ql_authority;
 
 --
+-- Name: FUNCTION admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text) TO ql_authority;
+
+--
 -- Name: FUNCTION advance_frontiers(p_run_ids text[]); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -6477,6 +6876,7 @@ GRANT ALL ON FUNCTION ql.assert_all_hit(p_entity text, p_wanted bigint, p_hit bi
 
 REVOKE ALL ON FUNCTION ql.assert_read_committed() FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.assert_read_committed() TO ql_authority;
+GRANT ALL ON FUNCTION ql.assert_read_committed() TO ql_retention;
 
 --
 -- Name: FUNCTION attempt_key(p_attempt_id text); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -6651,11 +7051,11 @@ REVOKE ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text) FROM
 GRANT ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text) TO ql_authority;
 
 --
--- Name: FUNCTION insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text) TO ql_authority;
 
 --
 -- Name: FUNCTION intend(p_run_ids text[], p_reason text, p_actor text); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -6861,6 +7261,13 @@ REVOKE ALL ON FUNCTION ql_admission.request_cancel(p_run_id text, p_reason text,
 GRANT ALL ON FUNCTION ql_admission.request_cancel(p_run_id text, p_reason text, p_actor text) TO ql_admission;
 
 --
+-- Name: FUNCTION start_retry(p_run_id text, p_run_key text); Type: ACL; Schema: ql_admission; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_admission.start_retry(p_run_id text, p_run_key text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_admission.start_retry(p_run_id text, p_run_key text) TO ql_admission;
+
+--
 -- Name: FUNCTION start_run(p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text); Type: ACL; Schema: ql_admission; Owner: ql_authority
 --
 
@@ -6901,6 +7308,13 @@ GRANT ALL ON FUNCTION ql_operator.release_fault(p_run_id text, p_stage text) TO 
 
 REVOKE ALL ON FUNCTION ql_operator.resume_trigger(p_package_key text, p_trigger_key text) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql_operator.resume_trigger(p_package_key text, p_trigger_key text) TO ql_operator;
+
+--
+-- Name: FUNCTION purge_runs(p_before_ms bigint, p_limit integer); Type: ACL; Schema: ql_retention; Owner: ql_retention
+--
+
+REVOKE ALL ON FUNCTION ql_retention.purge_runs(p_before_ms bigint, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_retention.purge_runs(p_before_ms bigint, p_limit integer) TO ql_operator;
 
 --
 -- Name: FUNCTION admit_tasks(p_run_id text); Type: ACL; Schema: ql_scheduler; Owner: ql_authority
@@ -7068,6 +7482,7 @@ GRANT ALL ON FUNCTION ql_worker.start_attempts(p_commands text) TO ql_worker;
 --
 
 GRANT SELECT,INSERT ON TABLE ql.run TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.run TO ql_retention;
 
 --
 -- Name: COLUMN run.status; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7116,12 +7531,107 @@ GRANT UPDATE(finished_at_ms) ON TABLE ql.run TO ql_authority;
 --
 
 GRANT UPDATE(updated_at_ms) ON TABLE ql.run TO ql_authority;
+GRANT UPDATE(updated_at_ms) ON TABLE ql.run TO ql_retention;
+
+--
+-- Name: TABLE step_run; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT,INSERT ON TABLE ql.step_run TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.step_run TO ql_retention;
+
+--
+-- Name: COLUMN step_run.status; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(status) ON TABLE ql.step_run TO ql_authority;
+
+--
+-- Name: COLUMN step_run.version; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(version) ON TABLE ql.step_run TO ql_authority;
+
+--
+-- Name: COLUMN step_run.attempt_count; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(attempt_count) ON TABLE ql.step_run TO ql_authority;
+
+--
+-- Name: COLUMN step_run.claim_return_count; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(claim_return_count) ON TABLE ql.step_run TO ql_authority;
+
+--
+-- Name: COLUMN step_run.ready_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(ready_at_ms) ON TABLE ql.step_run TO ql_authority;
+
+--
+-- Name: COLUMN step_run.started_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(started_at_ms) ON TABLE ql.step_run TO ql_authority;
+
+--
+-- Name: COLUMN step_run.finished_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(finished_at_ms) ON TABLE ql.step_run TO ql_authority;
+
+--
+-- Name: COLUMN step_run.due_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(due_at_ms) ON TABLE ql.step_run TO ql_authority;
+
+--
+-- Name: COLUMN step_run.result_code; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(result_code) ON TABLE ql.step_run TO ql_authority;
+
+--
+-- Name: TABLE task_revision; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT,INSERT ON TABLE ql.task_revision TO ql_authority;
+
+--
+-- Name: TABLE takeover_result; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.takeover_result TO ql_authority;
+GRANT SELECT ON TABLE ql.takeover_result TO ql_reader;
+
+--
+-- Name: TABLE workflow_ancestor; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT,INSERT ON TABLE ql.workflow_ancestor TO ql_authority;
 
 --
 -- Name: TABLE workflow_step; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
 GRANT SELECT,INSERT ON TABLE ql.workflow_step TO ql_authority;
+
+--
+-- Name: TABLE takeover_alone; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.takeover_alone TO ql_authority;
+GRANT SELECT ON TABLE ql.takeover_alone TO ql_reader;
+
+--
+-- Name: TABLE takeover_step; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.takeover_step TO ql_authority;
+GRANT SELECT ON TABLE ql.takeover_step TO ql_reader;
 
 --
 -- Name: TABLE admission_effect; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7135,6 +7645,7 @@ GRANT SELECT ON TABLE ql.admission_effect TO ql_reader;
 --
 
 GRANT SELECT,INSERT,DELETE ON TABLE ql.agenda TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.agenda TO ql_retention;
 
 --
 -- Name: COLUMN agenda.due_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7147,6 +7658,7 @@ GRANT UPDATE(due_at_ms) ON TABLE ql.agenda TO ql_authority;
 --
 
 GRANT SELECT,INSERT ON TABLE ql.attempt_lease TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.attempt_lease TO ql_retention;
 
 --
 -- Name: COLUMN attempt_lease.status; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7215,70 +7727,11 @@ GRANT UPDATE(expires_at_ms) ON TABLE ql.attempt_lease TO ql_authority;
 GRANT UPDATE(closed_at_ms) ON TABLE ql.attempt_lease TO ql_authority;
 
 --
--- Name: TABLE step_run; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT,INSERT ON TABLE ql.step_run TO ql_authority;
-
---
--- Name: COLUMN step_run.status; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(status) ON TABLE ql.step_run TO ql_authority;
-
---
--- Name: COLUMN step_run.version; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(version) ON TABLE ql.step_run TO ql_authority;
-
---
--- Name: COLUMN step_run.attempt_count; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(attempt_count) ON TABLE ql.step_run TO ql_authority;
-
---
--- Name: COLUMN step_run.claim_return_count; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(claim_return_count) ON TABLE ql.step_run TO ql_authority;
-
---
--- Name: COLUMN step_run.ready_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(ready_at_ms) ON TABLE ql.step_run TO ql_authority;
-
---
--- Name: COLUMN step_run.started_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(started_at_ms) ON TABLE ql.step_run TO ql_authority;
-
---
--- Name: COLUMN step_run.finished_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(finished_at_ms) ON TABLE ql.step_run TO ql_authority;
-
---
--- Name: COLUMN step_run.due_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(due_at_ms) ON TABLE ql.step_run TO ql_authority;
-
---
--- Name: COLUMN step_run.result_code; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(result_code) ON TABLE ql.step_run TO ql_authority;
-
---
 -- Name: TABLE task_attempt; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
 GRANT SELECT,INSERT ON TABLE ql.task_attempt TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.task_attempt TO ql_retention;
 
 --
 -- Name: COLUMN task_attempt.status; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7341,12 +7794,6 @@ GRANT UPDATE(exit_code) ON TABLE ql.task_attempt TO ql_authority;
 GRANT UPDATE(result_code) ON TABLE ql.task_attempt TO ql_authority;
 
 --
--- Name: TABLE task_revision; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT,INSERT ON TABLE ql.task_revision TO ql_authority;
-
---
 -- Name: TABLE live_attempt; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -7366,12 +7813,6 @@ GRANT SELECT ON TABLE ql.cancellation_blocked TO ql_reader;
 
 GRANT SELECT ON TABLE ql.cancellation_effect TO ql_authority;
 GRANT SELECT ON TABLE ql.cancellation_effect TO ql_reader;
-
---
--- Name: TABLE workflow_ancestor; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT,INSERT ON TABLE ql.workflow_ancestor TO ql_authority;
 
 --
 -- Name: TABLE frontier_ready; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7406,6 +7847,7 @@ GRANT SELECT ON TABLE ql.recovery_due TO ql_reader;
 --
 
 GRANT SELECT,INSERT,DELETE ON TABLE ql.run_fault TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.run_fault TO ql_retention;
 
 --
 -- Name: COLUMN run_fault.error; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7463,12 +7905,14 @@ GRANT SELECT ON TABLE ql.agenda_state TO ql_reader;
 --
 
 GRANT SELECT,INSERT ON TABLE ql.attempt_offer TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.attempt_offer TO ql_retention;
 
 --
 -- Name: TABLE attempt_report; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
 GRANT SELECT,INSERT ON TABLE ql.attempt_report TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.attempt_report TO ql_retention;
 
 --
 -- Name: TABLE attempt_state; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7482,6 +7926,7 @@ GRANT SELECT ON TABLE ql.attempt_state TO ql_reader;
 --
 
 GRANT SELECT,INSERT ON TABLE ql.attestation TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.attestation TO ql_retention;
 
 --
 -- Name: TABLE attestation_state; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7495,6 +7940,7 @@ GRANT SELECT ON TABLE ql.attestation_state TO ql_reader;
 --
 
 GRANT SELECT,INSERT ON TABLE ql.cancel_intent TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.cancel_intent TO ql_retention;
 
 --
 -- Name: TABLE completion_end; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7522,6 +7968,7 @@ GRANT SELECT ON TABLE ql.dispatch_effect TO ql_reader;
 --
 
 GRANT SELECT,INSERT ON TABLE ql.run_event TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.run_event TO ql_retention;
 
 --
 -- Name: TABLE event_log; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7647,6 +8094,7 @@ GRANT SELECT ON TABLE ql.recovery_effect TO ql_reader;
 --
 
 GRANT SELECT,INSERT ON TABLE ql.refused_report TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.refused_report TO ql_retention;
 
 --
 -- Name: TABLE refused_state; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7654,6 +8102,14 @@ GRANT SELECT,INSERT ON TABLE ql.refused_report TO ql_authority;
 
 GRANT SELECT ON TABLE ql.refused_state TO ql_authority;
 GRANT SELECT ON TABLE ql.refused_state TO ql_reader;
+
+--
+-- Name: TABLE retention_due; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.retention_due TO ql_authority;
+GRANT SELECT ON TABLE ql.retention_due TO ql_reader;
+GRANT SELECT ON TABLE ql.retention_due TO ql_retention;
 
 --
 -- Name: TABLE retry_effect; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7674,6 +8130,7 @@ GRANT SELECT ON TABLE ql.run_admission TO ql_reader;
 --
 
 GRANT SELECT,INSERT ON TABLE ql.run_input TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.run_input TO ql_retention;
 
 --
 -- Name: TABLE run_state; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7701,6 +8158,7 @@ GRANT SELECT ON TABLE ql.step_need TO ql_reader;
 --
 
 GRANT SELECT,INSERT ON TABLE ql.step_output TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.step_output TO ql_retention;
 
 --
 -- Name: TABLE step_run_mutation; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7721,6 +8179,13 @@ GRANT SELECT ON TABLE ql.step_state TO ql_reader;
 --
 
 GRANT SELECT,INSERT ON TABLE ql.workflow_revision TO ql_authority;
+
+--
+-- Name: TABLE takeover; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.takeover TO ql_authority;
+GRANT SELECT ON TABLE ql.takeover TO ql_reader;
 
 --
 -- Name: TABLE target_state; Type: ACL; Schema: ql; Owner: ql_migrator

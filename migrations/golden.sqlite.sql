@@ -182,6 +182,8 @@ CREATE INDEX run_target on run (target_id, admitted_at_ms, run_id);
 
 CREATE INDEX run_open on run (admitted_at_ms, run_id) where finished_at_ms is null;
 
+CREATE INDEX run_ended on run (finished_at_ms, run_id) where finished_at_ms is not null;
+
 CREATE TABLE run_input (
   run_id text primary key references run (run_id),
   input text not null,
@@ -596,7 +598,8 @@ begin
   select raise(abort, 'QL500 run_input is append-only');
 end;
 
-CREATE TRIGGER run_input_never_goes before delete on run_input
+CREATE TRIGGER run_input_goes_with_its_run before delete on run_input
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 run_input is append-only');
 end;
@@ -616,7 +619,8 @@ begin
   select raise(abort, 'QL500 step_output is append-only');
 end;
 
-CREATE TRIGGER step_output_never_goes before delete on step_output
+CREATE TRIGGER step_output_goes_with_its_run before delete on step_output
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 step_output is append-only');
 end;
@@ -632,7 +636,8 @@ begin
   select raise(abort, 'QL500 cancel_intent is append-only');
 end;
 
-CREATE TRIGGER cancel_intent_never_goes before delete on cancel_intent
+CREATE TRIGGER cancel_intent_goes_with_its_run before delete on cancel_intent
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 cancel_intent is append-only');
 end;
@@ -652,7 +657,8 @@ begin
   select raise(abort, 'QL500 attempt_offer is append-only');
 end;
 
-CREATE TRIGGER attempt_offer_never_goes before delete on attempt_offer
+CREATE TRIGGER attempt_offer_goes_with_its_run before delete on attempt_offer
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 attempt_offer is append-only');
 end;
@@ -675,7 +681,8 @@ begin
   select raise(abort, 'QL500 attempt_report is append-only');
 end;
 
-CREATE TRIGGER attempt_report_never_goes before delete on attempt_report
+CREATE TRIGGER attempt_report_goes_with_its_run before delete on attempt_report
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 attempt_report is append-only');
 end;
@@ -695,7 +702,8 @@ begin
   select raise(abort, 'QL500 attestation is append-only');
 end;
 
-CREATE TRIGGER attestation_never_goes before delete on attestation
+CREATE TRIGGER attestation_goes_with_its_run before delete on attestation
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 attestation is append-only');
 end;
@@ -715,7 +723,8 @@ begin
   select raise(abort, 'QL500 refused_report is append-only');
 end;
 
-CREATE TRIGGER refused_report_never_goes before delete on refused_report
+CREATE TRIGGER refused_report_goes_with_its_run before delete on refused_report
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 refused_report is append-only');
 end;
@@ -731,9 +740,37 @@ begin
   select raise(abort, 'QL500 run_event is append-only');
 end;
 
-CREATE TRIGGER run_event_never_goes before delete on run_event
+CREATE TRIGGER run_event_goes_with_its_run before delete on run_event
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 run_event is append-only');
+end;
+
+CREATE TRIGGER run_goes_when_it_has_ended before delete on run
+when old.finished_at_ms is null
+  or exists (
+    select 1 from task_attempt as a where a.run_id = old.run_id and a.finished_at_ms is null
+  )
+begin
+  select raise(abort, 'QL500 a run goes only when it has ended');
+end;
+
+CREATE TRIGGER step_run_goes_with_its_run before delete on step_run
+when exists (select 1 from run as r where r.run_id = old.run_id)
+begin
+  select raise(abort, 'QL500 a step goes only with its run');
+end;
+
+CREATE TRIGGER task_attempt_goes_with_its_run before delete on task_attempt
+when exists (select 1 from run as r where r.run_id = old.run_id)
+begin
+  select raise(abort, 'QL500 an attempt goes only with its run');
+end;
+
+CREATE TRIGGER attempt_lease_goes_with_its_run before delete on attempt_lease
+when exists (select 1 from run as r where r.run_id = old.run_id)
+begin
+  select raise(abort, 'QL500 a lease goes only with its run');
 end;
 
 CREATE VIEW state_transition as
@@ -882,53 +919,207 @@ join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
 join task_revision as t on t.task_id = a.task_id
 where a.status in ('claimed', 'starting', 'running');
 
+CREATE VIEW takeover_result as
+select
+  s.run_id,
+  s.step_key,
+  t.task_id
+from step_run as s
+join task_revision as o on o.task_id = s.task_id
+join task_revision as t on t.package_key = o.package_key and t.digest = o.digest
+where s.status = 'succeeded';
+
+CREATE VIEW takeover_alone as
+select
+  k.run_id,
+  w.workflow_id,
+  w.step_key
+from workflow_step as w
+join takeover_result as k on k.step_key = w.step_key and k.task_id = w.task_id
+where w.need_count = (
+    select o.need_count
+    from workflow_step as o
+    where o.workflow_id = (select r.target_id from run as r where r.run_id = k.run_id)
+      and o.step_key = w.step_key
+  )
+  and not exists (
+    select 1
+    from workflow_ancestor as n
+    where n.workflow_id = w.workflow_id
+      and n.step_key = w.step_key
+      and n.distance = 1
+      and not exists (
+        select 1
+        from workflow_ancestor as o
+        where o.workflow_id = (select r.target_id from run as r where r.run_id = k.run_id)
+          and o.ancestor_key = n.ancestor_key
+          and o.step_key = n.step_key
+          and o.distance = 1
+      )
+  );
+
+CREATE VIEW takeover_step as
+select
+  k.run_id,
+  k.workflow_id,
+  k.step_key
+from takeover_alone as k
+where not exists (
+  select 1
+  from workflow_ancestor as w
+  where w.workflow_id = k.workflow_id
+    and w.step_key = k.step_key
+    and not exists (
+      select 1
+      from takeover_alone as b
+      where b.run_id = k.run_id
+        and b.workflow_id = k.workflow_id
+        and b.step_key = w.ancestor_key
+    )
+);
+
+CREATE VIEW takeover as
+select
+  t.run_id,
+  t.target_id,
+  t.step_key,
+  t.status,
+  case
+    when exists (
+      select 1
+      from takeover_step as k
+      where k.run_id = t.run_id and k.workflow_id = t.target_id and k.step_key = t.step_key
+    )
+      then null
+    when t.status is null then 'not_there'
+    when t.status <> 'succeeded' then 'not_succeeded'
+    when not exists (
+      select 1
+      from takeover_result as k
+      where k.run_id = t.run_id and k.step_key = t.step_key and k.task_id = t.task_id
+    )
+      then 'task_changed'
+    when t.kind = 'task' then null
+    when not exists (
+      select 1
+      from takeover_alone as k
+      where k.run_id = t.run_id and k.workflow_id = t.target_id and k.step_key = t.step_key
+    )
+      then 'needs_changed'
+    else 'need_runs_again'
+  end as cause
+from (
+  select
+    r.run_id,
+    r.kind,
+    w.workflow_id as target_id,
+    w.step_key,
+    w.task_id,
+    (select s.status from step_run as s where s.run_id = r.run_id and s.step_key = w.step_key)
+      as status
+  from run as r
+  join workflow_revision as v on v.package_key = r.package_key and v.workflow_key = r.target_key
+  join workflow_step as w on w.workflow_id = v.workflow_id
+  where r.kind = 'workflow'
+  union all
+  select
+    r.run_id,
+    r.kind,
+    k.task_id as target_id,
+    'main' as step_key,
+    k.task_id,
+    (select s.status from step_run as s where s.run_id = r.run_id and s.step_key = 'main')
+      as status
+  from run as r
+  join task_revision as k on k.package_key = r.package_key and k.task_key = r.target_key
+  where r.kind = 'task'
+) as t;
+
 CREATE VIEW admission_effect as
 select
   e.run_id,
-  row_number() over (partition by e.run_id order by e.part, e.entity_id) as ordinal,
+  e.ordinal,
   e.entity,
   e.entity_id,
   cast(null as text) as from_status,
-  e.to_status,
+  case
+    when e.taken_over = 1 then 'succeeded'
+    when e.entity = 'run' then 'running'
+    when e.need_count = 0 then 'ready'
+    else 'pending'
+  end as to_status,
   cast(0 as bigint) as expected_version,
-  cast(null as text) as result_code,
-  e.event_type,
+  case when e.taken_over = 1 then 'taken_over' end as result_code,
+  case
+    when e.taken_over = 1 then 'step.taken_over'
+    when e.entity = 'run' then 'workflow.admitted'
+    else 'step.created'
+  end as event_type,
   cast(null as bigint) as due_at_ms,
   e.input_id
 from (
   select
-    r.run_id,
-    1 as part,
-    'run' as entity,
-    r.run_id as entity_id,
-    'running' as to_status,
-    'workflow.admitted' as event_type,
-    cast(null as text) as input_id
-  from run as r
-  where r.version = 0
-  union all
-  select
-    r.run_id,
-    2 as part,
-    'step' as entity,
-    w.step_key as entity_id,
-    case when w.need_count = 0 then 'ready' else 'pending' end as to_status,
-    'step.created' as event_type,
-    w.task_id as input_id
-  from run as r
-  join workflow_step as w on w.workflow_id = r.target_id
-  where r.version = 0 and r.kind = 'workflow'
-  union all
-  select
-    r.run_id,
-    2 as part,
-    'step' as entity,
-    'main' as entity_id,
-    'ready' as to_status,
-    'step.created' as event_type,
-    r.target_id as input_id
-  from run as r
-  where r.version = 0 and r.kind = 'task'
+    p.run_id,
+    -- a fence as well: what is below is decided once, not wherever it is used
+    row_number() over (partition by p.run_id order by p.part, p.entity_id) as ordinal,
+    p.entity,
+    p.entity_id,
+    p.need_count,
+    p.taken_over,
+    p.input_id
+  from (
+    select
+      r.run_id,
+      1 as part,
+      'run' as entity,
+      r.run_id as entity_id,
+      cast(0 as bigint) as need_count,
+      0 as taken_over,
+      cast(null as text) as input_id
+    from run as r
+    where r.version = 0
+    union all
+    select
+      r.run_id,
+      2 as part,
+      'step' as entity,
+      w.step_key as entity_id,
+      w.need_count,
+      case
+        when exists (
+          select 1
+          from takeover_step as k
+          where k.run_id = r.retry_of_run_id
+            and k.workflow_id = w.workflow_id
+            and k.step_key = w.step_key
+        )
+          then 1
+        else 0
+      end as taken_over,
+      w.task_id as input_id
+    from run as r
+    join workflow_step as w on w.workflow_id = r.target_id
+    where r.version = 0 and r.kind = 'workflow'
+    union all
+    select
+      r.run_id,
+      2 as part,
+      'step' as entity,
+      'main' as entity_id,
+      cast(0 as bigint) as need_count,
+      case
+        when exists (
+          select 1
+          from takeover_result as k
+          where k.run_id = r.retry_of_run_id and k.step_key = 'main' and k.task_id = r.target_id
+        )
+          then 1
+        else 0
+      end as taken_over,
+      r.target_id as input_id
+    from run as r
+    where r.version = 0 and r.kind = 'task'
+  ) as p
 ) as e;
 
 CREATE VIEW frontier_ready as
@@ -1658,6 +1849,19 @@ where (
     where r.run_id = e.run_id
   ) = 'running';
 
+CREATE VIEW retention_due as
+select
+  r.run_id,
+  r.finished_at_ms
+from run as r
+where r.finished_at_ms is not null
+  and r.status <> 'running'
+  and not exists (
+    select 1
+    from task_attempt as a
+    where a.run_id = r.run_id and a.finished_at_ms is null
+  );
+
 CREATE VIEW explain as
 select
   e.run_id,
@@ -2088,6 +2292,32 @@ where (
   ) is distinct from 'succeeded'
 union all
 select
+  s.run_id,
+  'a_succeeded_step_has_its_attempt' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.status = 'succeeded'
+  and s.result_code is null
+  and not exists (
+    select 1
+    from task_attempt as a
+    where a.run_id = s.run_id and a.step_key = s.step_key and a.status = 'succeeded'
+  )
+union all
+select
+  s.run_id,
+  'only_a_retry_takes_over_what_never_ran_in_it' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.result_code = 'taken_over'
+  and (
+    (select r.retry_of_run_id from run as r where r.run_id = s.run_id) is null
+    or exists (
+      select 1 from task_attempt as a where a.run_id = s.run_id and a.step_key = s.step_key
+    )
+  )
+union all
+select
   i.run_id,
   'an_intent_is_on_its_run' as rule,
   i.run_id as entity_id
@@ -2109,15 +2339,29 @@ select
 from (
   select e.run_id, cast(e.sequence as text) as entity_id from run_event as e
   union all
+  select n.run_id, n.run_id as entity_id from run_input as n
+  union all
+  select s.run_id, s.step_key as entity_id from step_run as s
+  union all
+  select t.run_id, t.step_key as entity_id from step_output as t
+  union all
   select a.run_id, a.attempt_id as entity_id from task_attempt as a
+  union all
+  select l.run_id, l.attempt_id as entity_id from attempt_lease as l
   union all
   select p.run_id, p.attempt_id as entity_id from attempt_report as p
   union all
   select f.run_id, f.attempt_id as entity_id from attempt_offer as f
   union all
-  select n.run_id, n.attempt_id as entity_id from attestation as n
+  select x.run_id, x.attempt_id as entity_id from refused_report as x
+  union all
+  select w.run_id, w.attempt_id as entity_id from attestation as w
   union all
   select i.run_id, i.run_id as entity_id from cancel_intent as i
+  union all
+  select g.run_id, g.stage as entity_id from agenda as g
+  union all
+  select u.run_id, u.stage as entity_id from run_fault as u
 ) as o
 where not exists (select 1 from run as r where r.run_id = o.run_id);
 

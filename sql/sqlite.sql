@@ -15,6 +15,7 @@
 .read decision/completion.sql
 .read decision/recovery.sql
 .read decision/cancellation.sql
+.read decision/retention.sql
 .read decision/explain.sql
 .read decision/violation.sql
 .read decision/reading.sql

@@ -18,7 +18,7 @@ from tests.state import State
 SQL_ROOT = Path(__file__).resolve().parent.parent / "sql"
 DECISIONS = (
     "state", "admission", "frontier", "task_admission", "dispatch", "completion", "recovery",
-    "cancellation", "explain", "violation",
+    "cancellation", "retention", "explain", "violation",
 )  # fmt: skip
 Connection = sqlite3.Connection | psycopg.Connection[Any]
 

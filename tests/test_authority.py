@@ -133,8 +133,12 @@ def told(connection: Connection, text: str) -> bool:
 
 
 def expected(role: str, thing: Thing) -> list[str]:
-    """DESIGN §8: the functions in the schema of one's name; for the reader, the views."""
-    own = thing.kind == "function" and thing.schema == f"ql_{role}"
+    """DESIGN §8: the functions in the schema of one's name; for the reader, the views.
+
+    An operator purges as well: ql_retention owns the function and has no members.
+    """
+    schemas = {f"ql_{role}"} | ({"ql_retention"} if role == "operator" else set())
+    own = thing.kind == "function" and thing.schema in schemas
     seen = thing.kind == "view" and role == "reader"
     return ["calls"] if own else ["selects"] if seen else []
 
@@ -210,6 +214,24 @@ TO_AUTHORITY = {
     "table": {"SELECT", "INSERT", "DELETE"},
     "column": {"UPDATE"},
 }
+TO_RETENTION = {
+    "schema": {"USAGE"},
+    "function": {"EXECUTE"},
+    "view": {"SELECT"},
+    "type": set[str](),
+    "table": {"SELECT", "DELETE"},
+    "column": {"UPDATE"},  # of run alone, since a row lock asks for it
+}
+RETENTION_MAY = {
+    ("ql", name)
+    for name in (
+        "",
+        "assert_read_committed",
+        "retention_due",
+        "run",
+        *(name for name, table in TABLES.items() if "run_id" in table.keeps + table.moves),
+    )
+}
 
 
 @every_version
@@ -222,11 +244,13 @@ def test_every_grant_is_one_of_the_design_and_none_is_to_public(dba: Connection)
             wanted = TO_AUTHORITY[kind] if schema == "ql" else set()
         elif grantee == "ql_reader":
             wanted = {"schema": {"USAGE"}, "view": {"SELECT"}}.get(kind, set())
-        elif grantee == schema:
+        elif grantee == "ql_retention":
+            wanted = TO_RETENTION[kind] if (schema, name) in RETENTION_MAY else set()
+        elif grantee == schema or (grantee, schema) == ("ql_operator", "ql_retention"):
             wanted = {"schema": {"USAGE"}, "function": {"EXECUTE"}}.get(kind, set())
         assert privilege in wanted, f"{grantee}: {privilege} on {kind} {schema}.{name}"
     assert {grantee for *_, grantee, _ in found} == {
-        "ql_authority", *(f"ql_{role}" for role in GROUPS)
+        "ql_authority", "ql_retention", *(f"ql_{role}" for role in GROUPS)
     }  # fmt: skip
     assert dba.execute("select count(*) from pg_default_acl").fetchone() == (0,)
 
@@ -285,6 +309,21 @@ def test_ql_migrator_is_no_superuser_and_migrates(postgres_server: Server, empty
     migrate.downgrade(login)
     assert migrate.current(login) is None
     assert migrate.upgrade(login) == "0001"
+
+
+@every_version
+def test_ql_retention_deletes_what_belongs_to_runs_and_writes_nothing(dba: Connection) -> None:
+    """It alone may; to lock a run it must be able to update a column of it."""
+    dba.execute("set role ql_retention")
+    for name, table in TABLES.items():
+        owned = "run_id" in table.keeps + table.moves
+        assert told(dba, f"delete from ql.{name}") == owned, f"ql_retention deletes from {name}"
+        assert told(dba, f"select from ql.{name}") == owned, f"ql_retention reads {name}"
+        for text in (f"insert into ql.{name} default values", f"truncate ql.{name}"):
+            assert not told(dba, text), f"ql_retention may {text}"
+        for column in table.keeps + table.moves:
+            may = told(dba, f"update ql.{name} set {column} = null")
+            assert may == ((name, column) == ("run", "updated_at_ms")), f"{name}.{column}: {may}"
 
 
 @every_version

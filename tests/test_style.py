@@ -131,7 +131,7 @@ def test_a_lease_is_renewed_at_a_third() -> None:
 
 FLOW = [
     "publication", "admission", "schedule", "agenda", "frontier", "task_admission", "dispatch",
-    "completion", "recovery", "cancellation",
+    "completion", "recovery", "cancellation", "retention",
 ]  # fmt: skip
 ABSENT = {
     "sql/decision/publication.sql": "a manifest is checked, nothing is decided",
@@ -290,6 +290,8 @@ def test_no_function_that_reads_a_table_is_stable() -> None:
 LONG = {  # lines at most, and why they are one file
     "sql/postgres/table.sql": (460, "all tables at a glance"),
     "sql/sqlite/table.sql": (460, "the same"),
+    "sql/sqlite/trigger.sql": (345, "what keeps them immutable, table by table"),
+    "sql/decision/violation.sql": (340, "what must never be, rule by rule"),
     "sql/postgres/agenda.sql": (390, "every way to an agenda row, so that there is no other"),
     "sql/postgres/authority.sql": (350, "what batches share, read from top to bottom"),
     "sql/postgres/cancellation.sql": (420, "the two roads alternate and are read together"),

@@ -293,7 +293,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/table.sql sha256 7a01db013c1d042cd15e6f8ead238dfb0d4b5dda3fc8f05f592cb72f9499ca8d
+-- from sql/postgres/table.sql sha256 6f0f47c158ef4131e192ad199f37e9dce85d1c57714afdec735ebfa1e712f66d
 -- TABLES — what exists. Immutable columns come first in each table; ql_authority may update only
 -- the columns after the line "moves". Ids compare by byte: every text key is collate "C".
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -481,6 +481,8 @@ create index run_recent on ql.run (admitted_at_ms, run_id);
 create index run_target on ql.run (target_id, admitted_at_ms, run_id);
 -- what people look at first: its end is written once, so it costs a run two entries
 create index run_open on ql.run (admitted_at_ms, run_id) where finished_at_ms is null;
+-- retention follows what is due, not the runs that exist; written once a run
+create index run_ended on ql.run (finished_at_ms, run_id) where finished_at_ms is not null;
 
 create table ql.run_input (
   run_id text collate "C" primary key references ql.run (run_id),
@@ -907,57 +909,219 @@ join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
 join task_revision as t on t.task_id = a.task_id
 where a.status in ('claimed', 'starting', 'running');
 
--- from sql/decision/admission.sql sha256 ad471a40ec1c09ecdb5ce0f497f04e4bf2bdbb13cba2c926d68c9ebd8c6c9b89
+-- from sql/decision/admission.sql sha256 01a294f52f7c2eaa03fc01d2818e9aaba83f20fc8b722fa42da89c8ff0b18f1e
 -- ADMISSION — what follows an inserted run: the first event, and a step for each node.
 -- Roots are ready, all others pending (DOMAIN §3.2). A task run has one step, `main` (DESIGN §5).
+-- The retry of a run takes over what would come out the same: its input is the old run's, so a step
+-- is taken over when it succeeded there, its task's text and its needs are the same in both
+-- generations, and so it is for every step above it. Read with a run and a target, never alone.
+
+-- Results that are there, with the task revisions of the same text; what a task's run asks.
+create view takeover_result as
+select
+  s.run_id,
+  s.step_key,
+  t.task_id
+from step_run as s
+join task_revision as o on o.task_id = s.task_id
+join task_revision as t on t.package_key = o.package_key and t.digest = o.digest
+where s.status = 'succeeded';
+
+-- The steps of a workflow that have such a result and the same direct needs, whatever these do.
+create view takeover_alone as
+select
+  k.run_id,
+  w.workflow_id,
+  w.step_key
+from workflow_step as w
+join takeover_result as k on k.step_key = w.step_key and k.task_id = w.task_id
+where w.need_count = (
+    select o.need_count
+    from workflow_step as o
+    where o.workflow_id = (select r.target_id from run as r where r.run_id = k.run_id)
+      and o.step_key = w.step_key
+  )
+  and not exists (
+    select 1
+    from workflow_ancestor as n
+    where n.workflow_id = w.workflow_id
+      and n.step_key = w.step_key
+      and n.distance = 1
+      and not exists (
+        select 1
+        from workflow_ancestor as o
+        where o.workflow_id = (select r.target_id from run as r where r.run_id = k.run_id)
+          and o.ancestor_key = n.ancestor_key
+          and o.step_key = n.step_key
+          and o.distance = 1
+      )
+  );
+
+-- What is taken over. Every ancestor is stored, so that no walk is needed.
+create view takeover_step as
+select
+  k.run_id,
+  k.workflow_id,
+  k.step_key
+from takeover_alone as k
+where not exists (
+  select 1
+  from workflow_ancestor as w
+  where w.workflow_id = k.workflow_id
+    and w.step_key = k.step_key
+    and not exists (
+      select 1
+      from takeover_alone as b
+      where b.run_id = k.run_id
+        and b.workflow_id = k.workflow_id
+        and b.step_key = w.ancestor_key
+    )
+);
+
+-- The same for people, before anything happens: each step of the run's target in any generation,
+-- its status in the run, and why it runs again; `cause` null says that it is taken over.
+create view takeover as
+select
+  t.run_id,
+  t.target_id,
+  t.step_key,
+  t.status,
+  case
+    when exists (
+      select 1
+      from takeover_step as k
+      where k.run_id = t.run_id and k.workflow_id = t.target_id and k.step_key = t.step_key
+    )
+      then null
+    when t.status is null then 'not_there'
+    when t.status <> 'succeeded' then 'not_succeeded'
+    when not exists (
+      select 1
+      from takeover_result as k
+      where k.run_id = t.run_id and k.step_key = t.step_key and k.task_id = t.task_id
+    )
+      then 'task_changed'
+    when t.kind = 'task' then null
+    when not exists (
+      select 1
+      from takeover_alone as k
+      where k.run_id = t.run_id and k.workflow_id = t.target_id and k.step_key = t.step_key
+    )
+      then 'needs_changed'
+    else 'need_runs_again'
+  end as cause
+from (
+  select
+    r.run_id,
+    r.kind,
+    w.workflow_id as target_id,
+    w.step_key,
+    w.task_id,
+    (select s.status from step_run as s where s.run_id = r.run_id and s.step_key = w.step_key)
+      as status
+  from run as r
+  join workflow_revision as v on v.package_key = r.package_key and v.workflow_key = r.target_key
+  join workflow_step as w on w.workflow_id = v.workflow_id
+  where r.kind = 'workflow'
+  union all
+  select
+    r.run_id,
+    r.kind,
+    k.task_id as target_id,
+    'main' as step_key,
+    k.task_id,
+    (select s.status from step_run as s where s.run_id = r.run_id and s.step_key = 'main')
+      as status
+  from run as r
+  join task_revision as k on k.package_key = r.package_key and k.task_key = r.target_key
+  where r.kind = 'task'
+) as t;
 
 create view admission_effect as
 select
   e.run_id,
-  row_number() over (partition by e.run_id order by e.part, e.entity_id) as ordinal,
+  e.ordinal,
   e.entity,
   e.entity_id,
   cast(null as text) as from_status,
-  e.to_status,
+  case
+    when e.taken_over = 1 then 'succeeded'
+    when e.entity = 'run' then 'running'
+    when e.need_count = 0 then 'ready'
+    else 'pending'
+  end as to_status,
   cast(0 as bigint) as expected_version,
-  cast(null as text) as result_code,
-  e.event_type,
+  case when e.taken_over = 1 then 'taken_over' end as result_code,
+  case
+    when e.taken_over = 1 then 'step.taken_over'
+    when e.entity = 'run' then 'workflow.admitted'
+    else 'step.created'
+  end as event_type,
   cast(null as bigint) as due_at_ms,
   e.input_id
 from (
   select
-    r.run_id,
-    1 as part,
-    'run' as entity,
-    r.run_id as entity_id,
-    'running' as to_status,
-    'workflow.admitted' as event_type,
-    cast(null as text) as input_id
-  from run as r
-  where r.version = 0
-  union all
-  select
-    r.run_id,
-    2 as part,
-    'step' as entity,
-    w.step_key as entity_id,
-    case when w.need_count = 0 then 'ready' else 'pending' end as to_status,
-    'step.created' as event_type,
-    w.task_id as input_id
-  from run as r
-  join workflow_step as w on w.workflow_id = r.target_id
-  where r.version = 0 and r.kind = 'workflow'
-  union all
-  select
-    r.run_id,
-    2 as part,
-    'step' as entity,
-    'main' as entity_id,
-    'ready' as to_status,
-    'step.created' as event_type,
-    r.target_id as input_id
-  from run as r
-  where r.version = 0 and r.kind = 'task'
+    p.run_id,
+    -- a fence as well: what is below is decided once, not wherever it is used
+    row_number() over (partition by p.run_id order by p.part, p.entity_id) as ordinal,
+    p.entity,
+    p.entity_id,
+    p.need_count,
+    p.taken_over,
+    p.input_id
+  from (
+    select
+      r.run_id,
+      1 as part,
+      'run' as entity,
+      r.run_id as entity_id,
+      cast(0 as bigint) as need_count,
+      0 as taken_over,
+      cast(null as text) as input_id
+    from run as r
+    where r.version = 0
+    union all
+    select
+      r.run_id,
+      2 as part,
+      'step' as entity,
+      w.step_key as entity_id,
+      w.need_count,
+      case
+        when exists (
+          select 1
+          from takeover_step as k
+          where k.run_id = r.retry_of_run_id
+            and k.workflow_id = w.workflow_id
+            and k.step_key = w.step_key
+        )
+          then 1
+        else 0
+      end as taken_over,
+      w.task_id as input_id
+    from run as r
+    join workflow_step as w on w.workflow_id = r.target_id
+    where r.version = 0 and r.kind = 'workflow'
+    union all
+    select
+      r.run_id,
+      2 as part,
+      'step' as entity,
+      'main' as entity_id,
+      cast(0 as bigint) as need_count,
+      case
+        when exists (
+          select 1
+          from takeover_result as k
+          where k.run_id = r.retry_of_run_id and k.step_key = 'main' and k.task_id = r.target_id
+        )
+          then 1
+        else 0
+      end as taken_over,
+      r.target_id as input_id
+    from run as r
+    where r.version = 0 and r.kind = 'task'
+  ) as p
 ) as e;
 
 -- from sql/decision/frontier.sql sha256 dd4c95a15b531123420b959b1ea9a1b4e870203a1f874a9b475c12ab3b641601
@@ -1726,6 +1890,24 @@ where (
     where r.run_id = e.run_id
   ) = 'running';
 
+-- from sql/decision/retention.sql sha256 46e4a0a1c43ff7b099b1dfdeb0bd21e35c375ad8b40de5e7e6b89306819b5d5f
+-- RETENTION — which runs may go (DESIGN §5). When is the caller's: the step compares
+-- finished_at_ms with the time that it is given.
+
+-- Ended, and nothing of it can still be executing. Whatever belongs to the run goes with it.
+create view retention_due as
+select
+  r.run_id,
+  r.finished_at_ms
+from run as r
+where r.finished_at_ms is not null
+  and r.status <> 'running'
+  and not exists (
+    select 1
+    from task_attempt as a
+    where a.run_id = r.run_id and a.finished_at_ms is null
+  );
+
 -- from sql/decision/explain.sql sha256 ce946e245dd2fe36ac6c4f74e163fcb912ab43489e90474127aa0ff37ddcdb4b
 -- EXPLAIN — why something does not move: one row for each thing that a live run waits for.
 -- `after_due` is what it waits for once `due_at_ms` has passed without a word: views have no clock.
@@ -1904,7 +2086,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 e4fdccdce29c21c15e0bc72bab9733d94ee696e60b8c7f449fa0ab944d75c53e
+-- from sql/decision/violation.sql sha256 8edea562cab5cc6529ec5aa689ba250548c73557ca9665d732f3783bc61534e0
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2165,6 +2347,32 @@ where (
   ) is distinct from 'succeeded'
 union all
 select
+  s.run_id,
+  'a_succeeded_step_has_its_attempt' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.status = 'succeeded'
+  and s.result_code is null
+  and not exists (
+    select 1
+    from task_attempt as a
+    where a.run_id = s.run_id and a.step_key = s.step_key and a.status = 'succeeded'
+  )
+union all
+select
+  s.run_id,
+  'only_a_retry_takes_over_what_never_ran_in_it' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.result_code = 'taken_over'
+  and (
+    (select r.retry_of_run_id from run as r where r.run_id = s.run_id) is null
+    or exists (
+      select 1 from task_attempt as a where a.run_id = s.run_id and a.step_key = s.step_key
+    )
+  )
+union all
+select
   i.run_id,
   'an_intent_is_on_its_run' as rule,
   i.run_id as entity_id
@@ -2186,19 +2394,33 @@ select
 from (
   select e.run_id, cast(e.sequence as text) as entity_id from run_event as e
   union all
+  select n.run_id, n.run_id as entity_id from run_input as n
+  union all
+  select s.run_id, s.step_key as entity_id from step_run as s
+  union all
+  select t.run_id, t.step_key as entity_id from step_output as t
+  union all
   select a.run_id, a.attempt_id as entity_id from task_attempt as a
+  union all
+  select l.run_id, l.attempt_id as entity_id from attempt_lease as l
   union all
   select p.run_id, p.attempt_id as entity_id from attempt_report as p
   union all
   select f.run_id, f.attempt_id as entity_id from attempt_offer as f
   union all
-  select n.run_id, n.attempt_id as entity_id from attestation as n
+  select x.run_id, x.attempt_id as entity_id from refused_report as x
+  union all
+  select w.run_id, w.attempt_id as entity_id from attestation as w
   union all
   select i.run_id, i.run_id as entity_id from cancel_intent as i
+  union all
+  select g.run_id, g.stage as entity_id from agenda as g
+  union all
+  select u.run_id, u.stage as entity_id from run_fault as u
 ) as o
 where not exists (select 1 from run as r where r.run_id = o.run_id);
 
--- from sql/decision/reading.sql sha256 071122dea15e513523326960129b284c543541cb70c8310a006d44fbac3417d4
+-- from sql/decision/reading.sql sha256 f13e6703127063340aac4aa0d8460ec24bbdb05491d3f6f51f43ac76507372f5
 -- READING — what people and tools look at: the state of things, without the columns that only
 -- machines need (no token digests, no identities). Filter by the leading columns.
 
@@ -2441,6 +2663,16 @@ select
   w.self_fencing,
   w.registered_at_ms
 from worker_session as w;
+
+-- What waits for a worker, by queue; only waiting work is read.
+create view queue_state as
+select
+  a.queue,
+  count(*) as waiting_count,
+  min(a.offer_at_ms) as oldest_at_ms
+from task_attempt as a
+where a.offer_at_ms is not null
+group by a.queue;
 
 set local search_path = pg_catalog, pg_temp;
 
@@ -3451,9 +3683,11 @@ begin
 end;
 $$;
 
--- from sql/postgres/admission.sql sha256 51f68695bf3af3b8eb1eba1f481ddcb4060fd199a75a568988ce01d94b2d5a9e
+-- from sql/postgres/admission.sql sha256 41a0f7e9f231a27d4c49352c6ef8bb9ee446710aaf7b604bed8665cda3da2acf
 -- ADMISSION — a run begins (DESIGN §5). Its id is derived from its key, so a repeated command finds
--- the run, whatever generation is active by then; another input under the same key is a conflict.
+-- the run, whatever generation is active by then; another command under the same key is a conflict.
+-- A retry is a run of its own: what it takes over is the decision's matter. Without a key its id is
+-- derived from the retried run alone, by other parts than any key's, so that no key can be in its way.
 
 -- STEP     start_run — admit one run of a workflow or of a single task
 -- LOCKS    package_generation (for share: the start guard)
@@ -3484,7 +3718,6 @@ as $$
 declare
   v_run_id text;
   v_digest text;
-  v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
   perform ql.check_start(p_package_key, p_kind, p_target_key, p_run_key, p_input);
@@ -3492,23 +3725,10 @@ begin
   v_digest := ql.sha256_hex(p_input);
 
   if not exists (select from ql.run as r where r.run_id = v_run_id)
-    and ql.insert_run(
-      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, v_digest
+    and ql.admit_run(
+      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null
     )
   then
-    insert into ql.run_input (run_id, input)
-    values (v_run_id, p_input);
-
-    select array_agg(
-      row(
-        e.run_id, e.ordinal, e.entity, e.entity_id, e.from_status, e.to_status, e.expected_version,
-        e.result_code, e.event_type, e.due_at_ms, e.input_id
-      )::ql.effect
-    )
-    into v_effects
-    from ql.admission_effect as e
-    where e.run_id = v_run_id;
-    perform ql.apply_effects(v_effects, 'admission');
     return query
     select r.run_id, 'created', r.status, r.generation
     from ql.run as r
@@ -3519,9 +3739,99 @@ begin
   return query
   select
     r.run_id,
-    case r.input_digest when v_digest then 'existing' else 'conflict' end,
+    case
+      when r.input_digest = v_digest and r.retry_of_run_id is null then 'existing'
+      else 'conflict'
+    end,
     r.status,
     r.generation
+  from ql.run as r
+  where r.run_id = v_run_id;
+end;
+$$;
+
+-- STEP     start_retry — admit a run that takes over what succeeded in a run that did not
+-- LOCKS    2 run (the retried one; waits) · package_generation (for share: the start guard)
+-- READS    run, run_input, step_output of the retried run; admission_effect
+-- WRITES   run, run_input, step_output; through ql.apply_effects
+-- RETURNS  created | existing | conflict (the key belongs to another run)
+-- RAISES   QL400, QL404, QL503
+-- REPLAY   exact: one retry a run without a key, and one a key
+create or replace function ql_admission.start_retry (p_run_id text, p_run_key text)
+returns table (
+  run_id text, outcome text, status text, generation bigint, taken_over_count bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+#variable_conflict use_column
+declare
+  v_run_id text := ql.derived_id('ru', 'retry', p_run_id);
+  v_outcome text := 'existing';
+  v_old record;
+begin
+  perform ql.assert_read_committed();
+  if length(p_run_key) not between 1 and 200 then
+    raise exception 'a run key has 1 to 200 characters' using errcode = 'QL400';
+  end if;
+
+  -- without a key the answer needs nothing of the retried run, which may be purged by now
+  if p_run_key is not null or not exists (select from ql.run as r where r.run_id = v_run_id) then
+    perform ql.wait_run(p_run_id);  -- what is copied cannot be purged meanwhile
+    select
+      r.package_key,
+      r.kind,
+      r.target_key,
+      case r.status
+        when 'running' then 'is still open: cancel it first'
+        when 'succeeded' then 'has succeeded: there is nothing to retry'
+      end as fault,
+      i.input
+    into v_old
+    from ql.run as r
+    join ql.run_input as i on i.run_id = r.run_id
+    where r.run_id = p_run_id;
+    if v_old.fault is not null then
+      raise exception 'run % %', p_run_id, v_old.fault using errcode = 'QL400';
+    end if;
+    if p_run_key is not null then
+      v_run_id := ql.derived_id(
+        'ru', v_old.package_key, v_old.kind, v_old.target_key, p_run_key
+      );
+    end if;
+    if not exists (select from ql.run as r where r.run_id = v_run_id)
+      and ql.admit_run(
+        v_run_id,
+        v_old.package_key,
+        v_old.kind,
+        v_old.target_key,
+        coalesce(p_run_key, ''),
+        v_old.input,
+        p_run_id
+      )
+    then
+      v_outcome := 'created';
+    end if;
+  end if;
+
+  return query
+  select
+    r.run_id,
+    case when r.retry_of_run_id = p_run_id then v_outcome else 'conflict' end,
+    r.status,
+    r.generation,
+    (
+      select count(*)
+      from ql.step_run as s
+      where s.run_id = r.run_id and s.result_code = 'taken_over'
+    )
   from ql.run as r
   where r.run_id = v_run_id;
 end;
@@ -3558,6 +3868,62 @@ begin
 end;
 $$;
 
+-- HELPER   admit_run — a run with its input, and what follows at once; false when someone else has
+--          just inserted it
+-- LOCKS    package_generation (for share)
+-- READS    admission_effect
+-- WRITES   run, run_input, step_output; through ql.apply_effects
+-- RAISES   QL404
+create or replace function ql.admit_run (
+  p_run_id text,
+  p_package_key text,
+  p_kind text,
+  p_target_key text,
+  p_run_key text,
+  p_input text,
+  p_retry_of_run_id text
+)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_effects ql.effect[];
+begin
+  if not ql.insert_run(
+    p_run_id, p_package_key, p_kind, p_target_key, p_run_key, ql.sha256_hex(p_input),
+    p_retry_of_run_id
+  ) then
+    return false;
+  end if;
+  insert into ql.run_input (run_id, input)
+  values (p_run_id, p_input);
+
+  select array_agg(
+    row(
+      e.run_id, e.ordinal, e.entity, e.entity_id, e.from_status, e.to_status, e.expected_version,
+      e.result_code, e.event_type, e.due_at_ms, e.input_id
+    )::ql.effect
+  )
+  into v_effects
+  from ql.admission_effect as e
+  where e.run_id = p_run_id;
+  perform ql.apply_effects(v_effects, 'admission');
+
+  insert into ql.step_output (run_id, step_key, attempt_id, output)
+  select
+    s.run_id,
+    s.step_key,
+    o.attempt_id,
+    o.output
+  from ql.step_run as s
+  join ql.step_output as o on o.run_id = p_retry_of_run_id and o.step_key = s.step_key
+  where s.run_id = p_run_id and s.result_code = 'taken_over';
+  return true;
+end;
+$$;
+
 -- HELPER   insert_run — the run itself, at version 0; false when someone else has just inserted it
 -- LOCKS    package_generation (for share)
 -- WRITES   run
@@ -3568,7 +3934,8 @@ create or replace function ql.insert_run (
   p_kind text,
   p_target_key text,
   p_run_key text,
-  p_input_digest text
+  p_input_digest text,
+  p_retry_of_run_id text
 )
 returns boolean
 language plpgsql
@@ -3598,7 +3965,7 @@ begin
 
   insert into ql.run (
     run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-    deadline_at_ms, admitted_at_ms, status, version, attempt_count, updated_at_ms
+    deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
   )
   select
     p_run_id,
@@ -3611,6 +3978,7 @@ begin
     p_input_digest,
     t.step_count,
     v_now_ms + t.timeout_ms,
+    p_retry_of_run_id,
     v_now_ms,
     'running',
     0,
@@ -6215,11 +6583,91 @@ begin
 end;
 $$;
 
--- from sql/postgres/grant.sql sha256 4941a341c285b0ab50d777cf96e7ad24f3ea9701c973543973f8d41265886a48
+-- from sql/postgres/retention.sql sha256 4791919b0acb4e0b15caa554129715ab91eb84e4da406d10d41e1e171682e5e1
+-- RETENTION — runs that ended long ago go, with everything that belongs to them. ql_retention owns
+-- the step and is the only role that may delete history (grant.sql).
+
+-- STEP     purge_runs — delete the runs that ended first, if that was before a time
+-- LOCKS    2 run (skip locked); a run that has ended has no live attempt, so there is no 1, and
+--          whoever waits for the run finds that it is gone
+-- READS    run; retention_due (only after the locks are held)
+-- WRITES   run_event, refused_report, attestation, attempt_report, attempt_offer, cancel_intent,
+--          attempt_lease, task_attempt, step_output, step_run, run_input, agenda, run_fault, run
+-- RETURNS  the runs that are gone, those that ended first at the top
+-- RAISES   QL400, QL503
+-- REPLAY   exact: what is gone is not found again
+create or replace function ql_retention.purge_runs (p_before_ms bigint, p_limit int)
+returns table (run_id text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_sort = off  -- a sort below the limit would lock every run that is due
+set enable_bitmapscan = off
+set lock_timeout = '1s'
+as $$
+declare
+  v_held text[];
+  v_run_ids text[];
+begin
+  perform ql.assert_read_committed();
+  if p_before_ms is null then
+    raise exception 'a time is needed' using errcode = 'QL400';
+  end if;
+  if p_limit is null or p_limit not between 1 and 32 then
+    raise exception 'a page has 1 to 32 runs, not %', p_limit using errcode = 'QL400';
+  end if;
+
+  v_held := array(
+    select r.run_id
+    from ql.run as r
+    where r.finished_at_ms < p_before_ms
+    order by r.finished_at_ms, r.run_id
+    limit p_limit
+    for update skip locked
+  );
+  v_run_ids := array(
+    select d.run_id
+    from ql.retention_due as d
+    where d.run_id = any(v_held) and d.finished_at_ms < p_before_ms
+    order by d.finished_at_ms, d.run_id
+  );
+
+  delete from ql.run_event as e where e.run_id = any(v_run_ids);
+  delete from ql.refused_report as f where f.run_id = any(v_run_ids);
+  delete from ql.attestation as n where n.run_id = any(v_run_ids);
+  delete from ql.attempt_report as p where p.run_id = any(v_run_ids);
+  delete from ql.attempt_offer as o where o.run_id = any(v_run_ids);
+  delete from ql.cancel_intent as i where i.run_id = any(v_run_ids);
+  delete from ql.attempt_lease as l
+  where l.attempt_id = any(array(
+    select a.attempt_id from ql.task_attempt as a where a.run_id = any(v_run_ids)
+  ));
+  delete from ql.task_attempt as a where a.run_id = any(v_run_ids);
+  delete from ql.step_output as o where o.run_id = any(v_run_ids);
+  delete from ql.step_run as s where s.run_id = any(v_run_ids);
+  delete from ql.run_input as i where i.run_id = any(v_run_ids);
+  delete from ql.agenda as g where g.run_id = any(v_run_ids);
+  delete from ql.run_fault as f where f.run_id = any(v_run_ids);
+  delete from ql.run as r where r.run_id = any(v_run_ids);
+
+  return query
+  select u.run_id
+  from unnest(v_run_ids) with ordinality as u (run_id, place)
+  order by u.place;
+end;
+$$;
+
+-- from sql/postgres/grant.sql sha256 d4bcc88c732fd4d1b8144584a42c90df1e14b96a1a9683c4613add5de6c4ada7
 -- GRANTS — who may do what (DESIGN §8). PUBLIC may do nothing; the groups may only execute the
 -- functions in the schema of their name, and ql_reader may select from the views.
 -- ql_authority, as whom those functions run, may change the columns below the line "moves" in
 -- table.sql; history and inputs it may only add to; nothing but agenda and run_fault may it delete.
+-- ql_retention, as whom purge_runs runs, may delete runs with all that is theirs, and add nothing.
 -- Run again after every change of functions: it leaves everything as it says here.
 
 -- A function in a capability schema belongs to its schema's owner and runs with that role's rights.
@@ -6259,25 +6707,29 @@ grant usage on schema ql_worker to ql_worker;
 grant execute on all functions in schema ql_worker to ql_worker;
 grant usage on schema ql_operator to ql_operator;
 grant execute on all functions in schema ql_operator to ql_operator;
+-- nobody is a member of ql_retention: whoever keeps the place running says when history goes
+grant usage on schema ql_retention to ql_operator;
+grant execute on all functions in schema ql_retention to ql_operator;
 
 -- the views
 grant usage on schema ql to ql_authority, ql_reader;
 grant select on
   ql.state_transition, ql.run_admission, ql.task_attempt_admission, ql.step_run_mutation,
   ql.live_attempt,
-  ql.admission_effect,
+  ql.takeover_result, ql.takeover_alone, ql.takeover_step, ql.takeover, ql.admission_effect,
   ql.frontier_ready, ql.frontier_skip, ql.frontier_effect, ql.frontier_blocked,
   ql.task_admission_effect,
   ql.dispatch_effect,
   ql.completion_end, ql.completion_effect,
   ql.recovery_due, ql.recovery_blocked, ql.recovery_end, ql.recovery_effect, ql.retry_effect,
   ql.intent_effect, ql.cancellation_blocked, ql.cancellation_effect,
+  ql.retention_due,
   ql.explain,
   ql.agenda_missing, ql.violation,
   ql.package_state, ql.target_state, ql.trigger_state, ql.run_state, ql.open_run, ql.intent_state,
   ql.step_state, ql.step_need,
   ql.attempt_state, ql.event_log, ql.attestation_state, ql.refused_state, ql.agenda_state,
-  ql.fault_state, ql.worker_state
+  ql.fault_state, ql.worker_state, ql.queue_state
 to ql_authority, ql_reader;
 
 -- internals and types
@@ -6332,3 +6784,14 @@ grant select, insert on
   ql.cancel_intent, ql.attempt_offer, ql.attempt_report, ql.attestation, ql.refused_report,
   ql.run_event
 to ql_authority;
+
+-- what has ended long ago; a row lock asks for the right to update some column
+grant usage on schema ql to ql_retention;
+grant execute on function ql.assert_read_committed() to ql_retention;
+grant select on ql.retention_due to ql_retention;
+grant select, delete on
+  ql.run, ql.run_input, ql.step_run, ql.step_output, ql.task_attempt, ql.attempt_lease,
+  ql.cancel_intent, ql.attempt_offer, ql.attempt_report, ql.attestation, ql.refused_report,
+  ql.run_event, ql.agenda, ql.run_fault
+to ql_retention;
+grant update (updated_at_ms) on ql.run to ql_retention;

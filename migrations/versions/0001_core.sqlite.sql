@@ -1,7 +1,7 @@
 -- 0001_core, sqlite: written by scripts/freeze.py, never by hand.
 -- LOCKS    only what it makes itself
 
--- from sql/sqlite/table.sql sha256 05c7791e6f67f25d09924a946bed45a98e01bda85755c34246c56bdbf5090849
+-- from sql/sqlite/table.sql sha256 5e0b280280d2b774904265a6d6ad84c2b114b09ee8b63c23fe48068f3466b89b
 -- TABLES — mirror of sql/postgres/table.sql. Immutable columns come first in each table;
 -- trigger.sql refuses to change a column before the line "moves". Text compares by byte.
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -190,6 +190,8 @@ create index run_recent on run (admitted_at_ms, run_id);
 create index run_target on run (target_id, admitted_at_ms, run_id);
 -- what people look at first: its end is written once, so it costs a run two entries
 create index run_open on run (admitted_at_ms, run_id) where finished_at_ms is null;
+-- retention follows what is due, not the runs that exist; written once a run
+create index run_ended on run (finished_at_ms, run_id) where finished_at_ms is not null;
 
 create table run_input (
   run_id text primary key references run (run_id),
@@ -460,7 +462,7 @@ create table run_fault (
   constraint fault_error_fits check (length(cast(error as blob)) <= 2048)
 ) strict, without rowid;
 
--- from sql/sqlite/trigger.sql sha256 1f449c3deac86e3068888122a56cdee8fcd2f3767c60e58f1ebc42f9ad9fbc66
+-- from sql/sqlite/trigger.sql sha256 655214694b222f1dfdcf550fde48ccc63352891bcf0706f41a74fc2e09f70db9
 -- TRIGGERS — what may not change, in place of PostgreSQL's column rights. An insert of an existing
 -- key is refused too, since `insert or replace` would walk past a delete trigger; connections turn
 -- recursive_triggers on. Such a trigger fires on `set x = x` as well.
@@ -615,7 +617,8 @@ begin
   select raise(abort, 'QL500 run_input is append-only');
 end;
 
-create trigger run_input_never_goes before delete on run_input
+create trigger run_input_goes_with_its_run before delete on run_input
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 run_input is append-only');
 end;
@@ -635,7 +638,8 @@ begin
   select raise(abort, 'QL500 step_output is append-only');
 end;
 
-create trigger step_output_never_goes before delete on step_output
+create trigger step_output_goes_with_its_run before delete on step_output
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 step_output is append-only');
 end;
@@ -651,7 +655,8 @@ begin
   select raise(abort, 'QL500 cancel_intent is append-only');
 end;
 
-create trigger cancel_intent_never_goes before delete on cancel_intent
+create trigger cancel_intent_goes_with_its_run before delete on cancel_intent
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 cancel_intent is append-only');
 end;
@@ -671,7 +676,8 @@ begin
   select raise(abort, 'QL500 attempt_offer is append-only');
 end;
 
-create trigger attempt_offer_never_goes before delete on attempt_offer
+create trigger attempt_offer_goes_with_its_run before delete on attempt_offer
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 attempt_offer is append-only');
 end;
@@ -694,7 +700,8 @@ begin
   select raise(abort, 'QL500 attempt_report is append-only');
 end;
 
-create trigger attempt_report_never_goes before delete on attempt_report
+create trigger attempt_report_goes_with_its_run before delete on attempt_report
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 attempt_report is append-only');
 end;
@@ -714,7 +721,8 @@ begin
   select raise(abort, 'QL500 attestation is append-only');
 end;
 
-create trigger attestation_never_goes before delete on attestation
+create trigger attestation_goes_with_its_run before delete on attestation
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 attestation is append-only');
 end;
@@ -734,7 +742,8 @@ begin
   select raise(abort, 'QL500 refused_report is append-only');
 end;
 
-create trigger refused_report_never_goes before delete on refused_report
+create trigger refused_report_goes_with_its_run before delete on refused_report
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 refused_report is append-only');
 end;
@@ -750,9 +759,40 @@ begin
   select raise(abort, 'QL500 run_event is append-only');
 end;
 
-create trigger run_event_never_goes before delete on run_event
+create trigger run_event_goes_with_its_run before delete on run_event
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 run_event is append-only');
+end;
+
+-- RETENTION — a run goes only when it has ended, and what is its own only with it: the run first
+-- (purge_runs), which foreign keys refuse to a stray delete. PostgreSQL has ql_retention for that.
+
+create trigger run_goes_when_it_has_ended before delete on run
+when old.finished_at_ms is null
+  or exists (
+    select 1 from task_attempt as a where a.run_id = old.run_id and a.finished_at_ms is null
+  )
+begin
+  select raise(abort, 'QL500 a run goes only when it has ended');
+end;
+
+create trigger step_run_goes_with_its_run before delete on step_run
+when exists (select 1 from run as r where r.run_id = old.run_id)
+begin
+  select raise(abort, 'QL500 a step goes only with its run');
+end;
+
+create trigger task_attempt_goes_with_its_run before delete on task_attempt
+when exists (select 1 from run as r where r.run_id = old.run_id)
+begin
+  select raise(abort, 'QL500 an attempt goes only with its run');
+end;
+
+create trigger attempt_lease_goes_with_its_run before delete on attempt_lease
+when exists (select 1 from run as r where r.run_id = old.run_id)
+begin
+  select raise(abort, 'QL500 a lease goes only with its run');
 end;
 
 -- from sql/decision/state.sql sha256 405be3514bf057e0c3b9c3852976f4ed4feb775e2f35b6237e9b80aaf9f0ff6d
@@ -909,57 +949,219 @@ join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
 join task_revision as t on t.task_id = a.task_id
 where a.status in ('claimed', 'starting', 'running');
 
--- from sql/decision/admission.sql sha256 ad471a40ec1c09ecdb5ce0f497f04e4bf2bdbb13cba2c926d68c9ebd8c6c9b89
+-- from sql/decision/admission.sql sha256 01a294f52f7c2eaa03fc01d2818e9aaba83f20fc8b722fa42da89c8ff0b18f1e
 -- ADMISSION — what follows an inserted run: the first event, and a step for each node.
 -- Roots are ready, all others pending (DOMAIN §3.2). A task run has one step, `main` (DESIGN §5).
+-- The retry of a run takes over what would come out the same: its input is the old run's, so a step
+-- is taken over when it succeeded there, its task's text and its needs are the same in both
+-- generations, and so it is for every step above it. Read with a run and a target, never alone.
+
+-- Results that are there, with the task revisions of the same text; what a task's run asks.
+create view takeover_result as
+select
+  s.run_id,
+  s.step_key,
+  t.task_id
+from step_run as s
+join task_revision as o on o.task_id = s.task_id
+join task_revision as t on t.package_key = o.package_key and t.digest = o.digest
+where s.status = 'succeeded';
+
+-- The steps of a workflow that have such a result and the same direct needs, whatever these do.
+create view takeover_alone as
+select
+  k.run_id,
+  w.workflow_id,
+  w.step_key
+from workflow_step as w
+join takeover_result as k on k.step_key = w.step_key and k.task_id = w.task_id
+where w.need_count = (
+    select o.need_count
+    from workflow_step as o
+    where o.workflow_id = (select r.target_id from run as r where r.run_id = k.run_id)
+      and o.step_key = w.step_key
+  )
+  and not exists (
+    select 1
+    from workflow_ancestor as n
+    where n.workflow_id = w.workflow_id
+      and n.step_key = w.step_key
+      and n.distance = 1
+      and not exists (
+        select 1
+        from workflow_ancestor as o
+        where o.workflow_id = (select r.target_id from run as r where r.run_id = k.run_id)
+          and o.ancestor_key = n.ancestor_key
+          and o.step_key = n.step_key
+          and o.distance = 1
+      )
+  );
+
+-- What is taken over. Every ancestor is stored, so that no walk is needed.
+create view takeover_step as
+select
+  k.run_id,
+  k.workflow_id,
+  k.step_key
+from takeover_alone as k
+where not exists (
+  select 1
+  from workflow_ancestor as w
+  where w.workflow_id = k.workflow_id
+    and w.step_key = k.step_key
+    and not exists (
+      select 1
+      from takeover_alone as b
+      where b.run_id = k.run_id
+        and b.workflow_id = k.workflow_id
+        and b.step_key = w.ancestor_key
+    )
+);
+
+-- The same for people, before anything happens: each step of the run's target in any generation,
+-- its status in the run, and why it runs again; `cause` null says that it is taken over.
+create view takeover as
+select
+  t.run_id,
+  t.target_id,
+  t.step_key,
+  t.status,
+  case
+    when exists (
+      select 1
+      from takeover_step as k
+      where k.run_id = t.run_id and k.workflow_id = t.target_id and k.step_key = t.step_key
+    )
+      then null
+    when t.status is null then 'not_there'
+    when t.status <> 'succeeded' then 'not_succeeded'
+    when not exists (
+      select 1
+      from takeover_result as k
+      where k.run_id = t.run_id and k.step_key = t.step_key and k.task_id = t.task_id
+    )
+      then 'task_changed'
+    when t.kind = 'task' then null
+    when not exists (
+      select 1
+      from takeover_alone as k
+      where k.run_id = t.run_id and k.workflow_id = t.target_id and k.step_key = t.step_key
+    )
+      then 'needs_changed'
+    else 'need_runs_again'
+  end as cause
+from (
+  select
+    r.run_id,
+    r.kind,
+    w.workflow_id as target_id,
+    w.step_key,
+    w.task_id,
+    (select s.status from step_run as s where s.run_id = r.run_id and s.step_key = w.step_key)
+      as status
+  from run as r
+  join workflow_revision as v on v.package_key = r.package_key and v.workflow_key = r.target_key
+  join workflow_step as w on w.workflow_id = v.workflow_id
+  where r.kind = 'workflow'
+  union all
+  select
+    r.run_id,
+    r.kind,
+    k.task_id as target_id,
+    'main' as step_key,
+    k.task_id,
+    (select s.status from step_run as s where s.run_id = r.run_id and s.step_key = 'main')
+      as status
+  from run as r
+  join task_revision as k on k.package_key = r.package_key and k.task_key = r.target_key
+  where r.kind = 'task'
+) as t;
 
 create view admission_effect as
 select
   e.run_id,
-  row_number() over (partition by e.run_id order by e.part, e.entity_id) as ordinal,
+  e.ordinal,
   e.entity,
   e.entity_id,
   cast(null as text) as from_status,
-  e.to_status,
+  case
+    when e.taken_over = 1 then 'succeeded'
+    when e.entity = 'run' then 'running'
+    when e.need_count = 0 then 'ready'
+    else 'pending'
+  end as to_status,
   cast(0 as bigint) as expected_version,
-  cast(null as text) as result_code,
-  e.event_type,
+  case when e.taken_over = 1 then 'taken_over' end as result_code,
+  case
+    when e.taken_over = 1 then 'step.taken_over'
+    when e.entity = 'run' then 'workflow.admitted'
+    else 'step.created'
+  end as event_type,
   cast(null as bigint) as due_at_ms,
   e.input_id
 from (
   select
-    r.run_id,
-    1 as part,
-    'run' as entity,
-    r.run_id as entity_id,
-    'running' as to_status,
-    'workflow.admitted' as event_type,
-    cast(null as text) as input_id
-  from run as r
-  where r.version = 0
-  union all
-  select
-    r.run_id,
-    2 as part,
-    'step' as entity,
-    w.step_key as entity_id,
-    case when w.need_count = 0 then 'ready' else 'pending' end as to_status,
-    'step.created' as event_type,
-    w.task_id as input_id
-  from run as r
-  join workflow_step as w on w.workflow_id = r.target_id
-  where r.version = 0 and r.kind = 'workflow'
-  union all
-  select
-    r.run_id,
-    2 as part,
-    'step' as entity,
-    'main' as entity_id,
-    'ready' as to_status,
-    'step.created' as event_type,
-    r.target_id as input_id
-  from run as r
-  where r.version = 0 and r.kind = 'task'
+    p.run_id,
+    -- a fence as well: what is below is decided once, not wherever it is used
+    row_number() over (partition by p.run_id order by p.part, p.entity_id) as ordinal,
+    p.entity,
+    p.entity_id,
+    p.need_count,
+    p.taken_over,
+    p.input_id
+  from (
+    select
+      r.run_id,
+      1 as part,
+      'run' as entity,
+      r.run_id as entity_id,
+      cast(0 as bigint) as need_count,
+      0 as taken_over,
+      cast(null as text) as input_id
+    from run as r
+    where r.version = 0
+    union all
+    select
+      r.run_id,
+      2 as part,
+      'step' as entity,
+      w.step_key as entity_id,
+      w.need_count,
+      case
+        when exists (
+          select 1
+          from takeover_step as k
+          where k.run_id = r.retry_of_run_id
+            and k.workflow_id = w.workflow_id
+            and k.step_key = w.step_key
+        )
+          then 1
+        else 0
+      end as taken_over,
+      w.task_id as input_id
+    from run as r
+    join workflow_step as w on w.workflow_id = r.target_id
+    where r.version = 0 and r.kind = 'workflow'
+    union all
+    select
+      r.run_id,
+      2 as part,
+      'step' as entity,
+      'main' as entity_id,
+      cast(0 as bigint) as need_count,
+      case
+        when exists (
+          select 1
+          from takeover_result as k
+          where k.run_id = r.retry_of_run_id and k.step_key = 'main' and k.task_id = r.target_id
+        )
+          then 1
+        else 0
+      end as taken_over,
+      r.target_id as input_id
+    from run as r
+    where r.version = 0 and r.kind = 'task'
+  ) as p
 ) as e;
 
 -- from sql/decision/frontier.sql sha256 dd4c95a15b531123420b959b1ea9a1b4e870203a1f874a9b475c12ab3b641601
@@ -1728,6 +1930,24 @@ where (
     where r.run_id = e.run_id
   ) = 'running';
 
+-- from sql/decision/retention.sql sha256 46e4a0a1c43ff7b099b1dfdeb0bd21e35c375ad8b40de5e7e6b89306819b5d5f
+-- RETENTION — which runs may go (DESIGN §5). When is the caller's: the step compares
+-- finished_at_ms with the time that it is given.
+
+-- Ended, and nothing of it can still be executing. Whatever belongs to the run goes with it.
+create view retention_due as
+select
+  r.run_id,
+  r.finished_at_ms
+from run as r
+where r.finished_at_ms is not null
+  and r.status <> 'running'
+  and not exists (
+    select 1
+    from task_attempt as a
+    where a.run_id = r.run_id and a.finished_at_ms is null
+  );
+
 -- from sql/decision/explain.sql sha256 ce946e245dd2fe36ac6c4f74e163fcb912ab43489e90474127aa0ff37ddcdb4b
 -- EXPLAIN — why something does not move: one row for each thing that a live run waits for.
 -- `after_due` is what it waits for once `due_at_ms` has passed without a word: views have no clock.
@@ -1906,7 +2126,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 e4fdccdce29c21c15e0bc72bab9733d94ee696e60b8c7f449fa0ab944d75c53e
+-- from sql/decision/violation.sql sha256 8edea562cab5cc6529ec5aa689ba250548c73557ca9665d732f3783bc61534e0
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2167,6 +2387,32 @@ where (
   ) is distinct from 'succeeded'
 union all
 select
+  s.run_id,
+  'a_succeeded_step_has_its_attempt' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.status = 'succeeded'
+  and s.result_code is null
+  and not exists (
+    select 1
+    from task_attempt as a
+    where a.run_id = s.run_id and a.step_key = s.step_key and a.status = 'succeeded'
+  )
+union all
+select
+  s.run_id,
+  'only_a_retry_takes_over_what_never_ran_in_it' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.result_code = 'taken_over'
+  and (
+    (select r.retry_of_run_id from run as r where r.run_id = s.run_id) is null
+    or exists (
+      select 1 from task_attempt as a where a.run_id = s.run_id and a.step_key = s.step_key
+    )
+  )
+union all
+select
   i.run_id,
   'an_intent_is_on_its_run' as rule,
   i.run_id as entity_id
@@ -2188,19 +2434,33 @@ select
 from (
   select e.run_id, cast(e.sequence as text) as entity_id from run_event as e
   union all
+  select n.run_id, n.run_id as entity_id from run_input as n
+  union all
+  select s.run_id, s.step_key as entity_id from step_run as s
+  union all
+  select t.run_id, t.step_key as entity_id from step_output as t
+  union all
   select a.run_id, a.attempt_id as entity_id from task_attempt as a
+  union all
+  select l.run_id, l.attempt_id as entity_id from attempt_lease as l
   union all
   select p.run_id, p.attempt_id as entity_id from attempt_report as p
   union all
   select f.run_id, f.attempt_id as entity_id from attempt_offer as f
   union all
-  select n.run_id, n.attempt_id as entity_id from attestation as n
+  select x.run_id, x.attempt_id as entity_id from refused_report as x
+  union all
+  select w.run_id, w.attempt_id as entity_id from attestation as w
   union all
   select i.run_id, i.run_id as entity_id from cancel_intent as i
+  union all
+  select g.run_id, g.stage as entity_id from agenda as g
+  union all
+  select u.run_id, u.stage as entity_id from run_fault as u
 ) as o
 where not exists (select 1 from run as r where r.run_id = o.run_id);
 
--- from sql/decision/reading.sql sha256 071122dea15e513523326960129b284c543541cb70c8310a006d44fbac3417d4
+-- from sql/decision/reading.sql sha256 f13e6703127063340aac4aa0d8460ec24bbdb05491d3f6f51f43ac76507372f5
 -- READING — what people and tools look at: the state of things, without the columns that only
 -- machines need (no token digests, no identities). Filter by the leading columns.
 
@@ -2443,3 +2703,13 @@ select
   w.self_fencing,
   w.registered_at_ms
 from worker_session as w;
+
+-- What waits for a worker, by queue; only waiting work is read.
+create view queue_state as
+select
+  a.queue,
+  count(*) as waiting_count,
+  min(a.offer_at_ms) as oldest_at_ms
+from task_attempt as a
+where a.offer_at_ms is not null
+group by a.queue;

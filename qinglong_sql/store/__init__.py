@@ -51,14 +51,15 @@ POSTGRES = ("postgresql://", "postgres://")
 _READING = (
     "package_state target_state trigger_state run_state open_run intent_state step_state"
     " step_need attempt_state event_log attestation_state refused_state agenda_state fault_state"
-    " worker_state"
+    " worker_state queue_state"
 )
 _DECISION = (
     "state_transition run_admission task_attempt_admission step_run_mutation live_attempt"
-    " admission_effect frontier_ready frontier_skip frontier_effect frontier_blocked"
+    " takeover_result takeover_alone takeover_step takeover admission_effect frontier_ready frontier_skip frontier_effect frontier_blocked"
     " task_admission_effect dispatch_effect completion_end completion_effect"
     " recovery_due recovery_blocked recovery_end recovery_effect retry_effect"
-    " intent_effect cancellation_blocked cancellation_effect explain agenda_missing violation"
+    " intent_effect cancellation_blocked cancellation_effect retention_due explain agenda_missing"
+    " violation"
 )
 VIEWS = frozenset(f"{_READING} {_DECISION}".split())
 

@@ -44,6 +44,7 @@ WORDS = (
     "completion",
     "recovery",
     "cancellation",
+    "retention",
 )
 
 Kind = Literal["STATEMENT", "CALL", "WHEN", "EACH", "REPEAT"]

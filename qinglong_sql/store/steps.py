@@ -31,6 +31,7 @@ _SIGNATURES: Final = {
         "publish_package": "p_package_key p_manifest p_base_dir",
         "withdraw_package": "p_package_key",
         "start_run": "p_package_key p_kind p_target_key p_run_key p_input",
+        "start_retry": "p_run_id p_run_key",
         "request_cancel": "p_run_id p_reason p_actor",
     },
     "ql_scheduler": {
@@ -65,6 +66,9 @@ _SIGNATURES: Final = {
         "release_fault": "p_run_id p_stage",
         "pause_trigger": "p_package_key p_trigger_key",
         "resume_trigger": "p_package_key p_trigger_key",
+    },
+    "ql_retention": {
+        "purge_runs": "p_before_ms p_limit",
     },
 }
 

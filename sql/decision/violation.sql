@@ -258,6 +258,32 @@ where (
   ) is distinct from 'succeeded'
 union all
 select
+  s.run_id,
+  'a_succeeded_step_has_its_attempt' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.status = 'succeeded'
+  and s.result_code is null
+  and not exists (
+    select 1
+    from task_attempt as a
+    where a.run_id = s.run_id and a.step_key = s.step_key and a.status = 'succeeded'
+  )
+union all
+select
+  s.run_id,
+  'only_a_retry_takes_over_what_never_ran_in_it' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.result_code = 'taken_over'
+  and (
+    (select r.retry_of_run_id from run as r where r.run_id = s.run_id) is null
+    or exists (
+      select 1 from task_attempt as a where a.run_id = s.run_id and a.step_key = s.step_key
+    )
+  )
+union all
+select
   i.run_id,
   'an_intent_is_on_its_run' as rule,
   i.run_id as entity_id
@@ -279,14 +305,28 @@ select
 from (
   select e.run_id, cast(e.sequence as text) as entity_id from run_event as e
   union all
+  select n.run_id, n.run_id as entity_id from run_input as n
+  union all
+  select s.run_id, s.step_key as entity_id from step_run as s
+  union all
+  select t.run_id, t.step_key as entity_id from step_output as t
+  union all
   select a.run_id, a.attempt_id as entity_id from task_attempt as a
+  union all
+  select l.run_id, l.attempt_id as entity_id from attempt_lease as l
   union all
   select p.run_id, p.attempt_id as entity_id from attempt_report as p
   union all
   select f.run_id, f.attempt_id as entity_id from attempt_offer as f
   union all
-  select n.run_id, n.attempt_id as entity_id from attestation as n
+  select x.run_id, x.attempt_id as entity_id from refused_report as x
+  union all
+  select w.run_id, w.attempt_id as entity_id from attestation as w
   union all
   select i.run_id, i.run_id as entity_id from cancel_intent as i
+  union all
+  select g.run_id, g.stage as entity_id from agenda as g
+  union all
+  select u.run_id, u.stage as entity_id from run_fault as u
 ) as o
 where not exists (select 1 from run as r where r.run_id = o.run_id);

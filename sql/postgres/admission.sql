@@ -1,5 +1,7 @@
 -- ADMISSION — a run begins (DESIGN §5). Its id is derived from its key, so a repeated command finds
--- the run, whatever generation is active by then; another input under the same key is a conflict.
+-- the run, whatever generation is active by then; another command under the same key is a conflict.
+-- A retry is a run of its own: what it takes over is the decision's matter. Without a key its id is
+-- derived from the retried run alone, by other parts than any key's, so that no key can be in its way.
 
 -- STEP     start_run — admit one run of a workflow or of a single task
 -- LOCKS    package_generation (for share: the start guard)
@@ -30,7 +32,6 @@ as $$
 declare
   v_run_id text;
   v_digest text;
-  v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
   perform ql.check_start(p_package_key, p_kind, p_target_key, p_run_key, p_input);
@@ -38,23 +39,10 @@ begin
   v_digest := ql.sha256_hex(p_input);
 
   if not exists (select from ql.run as r where r.run_id = v_run_id)
-    and ql.insert_run(
-      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, v_digest
+    and ql.admit_run(
+      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null
     )
   then
-    insert into ql.run_input (run_id, input)
-    values (v_run_id, p_input);
-
-    select array_agg(
-      row(
-        e.run_id, e.ordinal, e.entity, e.entity_id, e.from_status, e.to_status, e.expected_version,
-        e.result_code, e.event_type, e.due_at_ms, e.input_id
-      )::ql.effect
-    )
-    into v_effects
-    from ql.admission_effect as e
-    where e.run_id = v_run_id;
-    perform ql.apply_effects(v_effects, 'admission');
     return query
     select r.run_id, 'created', r.status, r.generation
     from ql.run as r
@@ -65,9 +53,99 @@ begin
   return query
   select
     r.run_id,
-    case r.input_digest when v_digest then 'existing' else 'conflict' end,
+    case
+      when r.input_digest = v_digest and r.retry_of_run_id is null then 'existing'
+      else 'conflict'
+    end,
     r.status,
     r.generation
+  from ql.run as r
+  where r.run_id = v_run_id;
+end;
+$$;
+
+-- STEP     start_retry — admit a run that takes over what succeeded in a run that did not
+-- LOCKS    2 run (the retried one; waits) · package_generation (for share: the start guard)
+-- READS    run, run_input, step_output of the retried run; admission_effect
+-- WRITES   run, run_input, step_output; through ql.apply_effects
+-- RETURNS  created | existing | conflict (the key belongs to another run)
+-- RAISES   QL400, QL404, QL503
+-- REPLAY   exact: one retry a run without a key, and one a key
+create or replace function ql_admission.start_retry (p_run_id text, p_run_key text)
+returns table (
+  run_id text, outcome text, status text, generation bigint, taken_over_count bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+#variable_conflict use_column
+declare
+  v_run_id text := ql.derived_id('ru', 'retry', p_run_id);
+  v_outcome text := 'existing';
+  v_old record;
+begin
+  perform ql.assert_read_committed();
+  if length(p_run_key) not between 1 and 200 then
+    raise exception 'a run key has 1 to 200 characters' using errcode = 'QL400';
+  end if;
+
+  -- without a key the answer needs nothing of the retried run, which may be purged by now
+  if p_run_key is not null or not exists (select from ql.run as r where r.run_id = v_run_id) then
+    perform ql.wait_run(p_run_id);  -- what is copied cannot be purged meanwhile
+    select
+      r.package_key,
+      r.kind,
+      r.target_key,
+      case r.status
+        when 'running' then 'is still open: cancel it first'
+        when 'succeeded' then 'has succeeded: there is nothing to retry'
+      end as fault,
+      i.input
+    into v_old
+    from ql.run as r
+    join ql.run_input as i on i.run_id = r.run_id
+    where r.run_id = p_run_id;
+    if v_old.fault is not null then
+      raise exception 'run % %', p_run_id, v_old.fault using errcode = 'QL400';
+    end if;
+    if p_run_key is not null then
+      v_run_id := ql.derived_id(
+        'ru', v_old.package_key, v_old.kind, v_old.target_key, p_run_key
+      );
+    end if;
+    if not exists (select from ql.run as r where r.run_id = v_run_id)
+      and ql.admit_run(
+        v_run_id,
+        v_old.package_key,
+        v_old.kind,
+        v_old.target_key,
+        coalesce(p_run_key, ''),
+        v_old.input,
+        p_run_id
+      )
+    then
+      v_outcome := 'created';
+    end if;
+  end if;
+
+  return query
+  select
+    r.run_id,
+    case when r.retry_of_run_id = p_run_id then v_outcome else 'conflict' end,
+    r.status,
+    r.generation,
+    (
+      select count(*)
+      from ql.step_run as s
+      where s.run_id = r.run_id and s.result_code = 'taken_over'
+    )
   from ql.run as r
   where r.run_id = v_run_id;
 end;
@@ -104,6 +182,62 @@ begin
 end;
 $$;
 
+-- HELPER   admit_run — a run with its input, and what follows at once; false when someone else has
+--          just inserted it
+-- LOCKS    package_generation (for share)
+-- READS    admission_effect
+-- WRITES   run, run_input, step_output; through ql.apply_effects
+-- RAISES   QL404
+create or replace function ql.admit_run (
+  p_run_id text,
+  p_package_key text,
+  p_kind text,
+  p_target_key text,
+  p_run_key text,
+  p_input text,
+  p_retry_of_run_id text
+)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_effects ql.effect[];
+begin
+  if not ql.insert_run(
+    p_run_id, p_package_key, p_kind, p_target_key, p_run_key, ql.sha256_hex(p_input),
+    p_retry_of_run_id
+  ) then
+    return false;
+  end if;
+  insert into ql.run_input (run_id, input)
+  values (p_run_id, p_input);
+
+  select array_agg(
+    row(
+      e.run_id, e.ordinal, e.entity, e.entity_id, e.from_status, e.to_status, e.expected_version,
+      e.result_code, e.event_type, e.due_at_ms, e.input_id
+    )::ql.effect
+  )
+  into v_effects
+  from ql.admission_effect as e
+  where e.run_id = p_run_id;
+  perform ql.apply_effects(v_effects, 'admission');
+
+  insert into ql.step_output (run_id, step_key, attempt_id, output)
+  select
+    s.run_id,
+    s.step_key,
+    o.attempt_id,
+    o.output
+  from ql.step_run as s
+  join ql.step_output as o on o.run_id = p_retry_of_run_id and o.step_key = s.step_key
+  where s.run_id = p_run_id and s.result_code = 'taken_over';
+  return true;
+end;
+$$;
+
 -- HELPER   insert_run — the run itself, at version 0; false when someone else has just inserted it
 -- LOCKS    package_generation (for share)
 -- WRITES   run
@@ -114,7 +248,8 @@ create or replace function ql.insert_run (
   p_kind text,
   p_target_key text,
   p_run_key text,
-  p_input_digest text
+  p_input_digest text,
+  p_retry_of_run_id text
 )
 returns boolean
 language plpgsql
@@ -144,7 +279,7 @@ begin
 
   insert into ql.run (
     run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-    deadline_at_ms, admitted_at_ms, status, version, attempt_count, updated_at_ms
+    deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
   )
   select
     p_run_id,
@@ -157,6 +292,7 @@ begin
     p_input_digest,
     t.step_count,
     v_now_ms + t.timeout_ms,
+    p_retry_of_run_id,
     v_now_ms,
     'running',
     0,

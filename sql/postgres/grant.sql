@@ -2,6 +2,7 @@
 -- functions in the schema of their name, and ql_reader may select from the views.
 -- ql_authority, as whom those functions run, may change the columns below the line "moves" in
 -- table.sql; history and inputs it may only add to; nothing but agenda and run_fault may it delete.
+-- ql_retention, as whom purge_runs runs, may delete runs with all that is theirs, and add nothing.
 -- Run again after every change of functions: it leaves everything as it says here.
 
 -- A function in a capability schema belongs to its schema's owner and runs with that role's rights.
@@ -41,25 +42,29 @@ grant usage on schema ql_worker to ql_worker;
 grant execute on all functions in schema ql_worker to ql_worker;
 grant usage on schema ql_operator to ql_operator;
 grant execute on all functions in schema ql_operator to ql_operator;
+-- nobody is a member of ql_retention: whoever keeps the place running says when history goes
+grant usage on schema ql_retention to ql_operator;
+grant execute on all functions in schema ql_retention to ql_operator;
 
 -- the views
 grant usage on schema ql to ql_authority, ql_reader;
 grant select on
   ql.state_transition, ql.run_admission, ql.task_attempt_admission, ql.step_run_mutation,
   ql.live_attempt,
-  ql.admission_effect,
+  ql.takeover_result, ql.takeover_alone, ql.takeover_step, ql.takeover, ql.admission_effect,
   ql.frontier_ready, ql.frontier_skip, ql.frontier_effect, ql.frontier_blocked,
   ql.task_admission_effect,
   ql.dispatch_effect,
   ql.completion_end, ql.completion_effect,
   ql.recovery_due, ql.recovery_blocked, ql.recovery_end, ql.recovery_effect, ql.retry_effect,
   ql.intent_effect, ql.cancellation_blocked, ql.cancellation_effect,
+  ql.retention_due,
   ql.explain,
   ql.agenda_missing, ql.violation,
   ql.package_state, ql.target_state, ql.trigger_state, ql.run_state, ql.open_run, ql.intent_state,
   ql.step_state, ql.step_need,
   ql.attempt_state, ql.event_log, ql.attestation_state, ql.refused_state, ql.agenda_state,
-  ql.fault_state, ql.worker_state
+  ql.fault_state, ql.worker_state, ql.queue_state
 to ql_authority, ql_reader;
 
 -- internals and types
@@ -114,3 +119,14 @@ grant select, insert on
   ql.cancel_intent, ql.attempt_offer, ql.attempt_report, ql.attestation, ql.refused_report,
   ql.run_event
 to ql_authority;
+
+-- what has ended long ago; a row lock asks for the right to update some column
+grant usage on schema ql to ql_retention;
+grant execute on function ql.assert_read_committed() to ql_retention;
+grant select on ql.retention_due to ql_retention;
+grant select, delete on
+  ql.run, ql.run_input, ql.step_run, ql.step_output, ql.task_attempt, ql.attempt_lease,
+  ql.cancel_intent, ql.attempt_offer, ql.attempt_report, ql.attestation, ql.refused_report,
+  ql.run_event, ql.agenda, ql.run_fault
+to ql_retention;
+grant update (updated_at_ms) on ql.run to ql_retention;

@@ -185,6 +185,8 @@ create index run_recent on ql.run (admitted_at_ms, run_id);
 create index run_target on ql.run (target_id, admitted_at_ms, run_id);
 -- what people look at first: its end is written once, so it costs a run two entries
 create index run_open on ql.run (admitted_at_ms, run_id) where finished_at_ms is null;
+-- retention follows what is due, not the runs that exist; written once a run
+create index run_ended on ql.run (finished_at_ms, run_id) where finished_at_ms is not null;
 
 create table ql.run_input (
   run_id text collate "C" primary key references ql.run (run_id),

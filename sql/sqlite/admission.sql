@@ -24,59 +24,159 @@ from (
 ) as m
 where m.message is not null;
 
-delete from temp.effect;
+delete from temp.admission;
 
-delete from temp.answer;
-
-insert into temp.answer (entity_id, outcome)
+insert into temp.admission (
+  run_id, package_key, kind, target_key, run_key, input, retry_of_run_id, outcome
+)
 select
   d.run_id,
-  case (select r.input_digest from run as r where r.run_id = d.run_id)
-    when sha256_hex(:p_input) then 'existing'
-    else case
-      when exists (select 1 from run as r where r.run_id = d.run_id) then 'conflict'
-      else 'created'
-    end
+  :p_package_key,
+  :p_kind,
+  :p_target_key,
+  :p_run_key,
+  :p_input,
+  null,
+  case
+    when r.run_id is null then 'created'
+    when r.input_digest = sha256_hex(:p_input) and r.retry_of_run_id is null then 'existing'
+    else 'conflict'
   end
 from (
   select derived_id('ru', :p_package_key, :p_kind, :p_target_key, :p_run_key) as run_id
-) as d;
+) as d
+left join run as r on r.run_id = d.run_id;
 
-insert into run (
-  run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-  deadline_at_ms, admitted_at_ms, status, version, attempt_count, updated_at_ms
+-- CALL     admit_run
+
+select
+  r.run_id,
+  a.outcome,
+  r.status,
+  r.generation
+from temp.admission as a
+cross join run as r on r.run_id = a.run_id;
+
+-- STEP     start_retry — admit a run that takes over what succeeded in a run that did not
+-- LOCKS    the database (begin immediate, by the caller)
+-- READS    run, run_input, step_output of the retried run; admission_effect
+-- WRITES   run, run_input, step_output; through apply_effects
+-- RETURNS  created | existing | conflict (the key belongs to another run)
+-- RAISES   QL400, QL404
+-- REPLAY   exact: one retry a run without a key, and one a key
+delete from temp.admission;
+
+-- without a key the answer needs nothing of the retried run, which may be purged by now
+insert into temp.admission (run_id, outcome)
+select
+  r.run_id,
+  'existing'
+from run as r
+where :p_run_key is null and r.run_id = derived_id('ru', 'retry', :p_run_id);
+
+insert into temp.refusal (code, message)
+select m.code, m.message
+from (
+  select
+    case when length(:p_run_key) not between 1 and 200 or r.run_id is not null then 'QL400'
+      else 'QL404'
+    end as code,
+    case
+      when length(:p_run_key) not between 1 and 200 then 'a run key has 1 to 200 characters'
+      when r.run_id is null then 'no run ' || coalesce(:p_run_id, '')
+      when r.status = 'running' then 'run ' || r.run_id || ' is still open: cancel it first'
+      when r.status = 'succeeded'
+        then 'run ' || r.run_id || ' has succeeded: there is nothing to retry'
+    end as message
+  from (select 1) as one
+  left join run as r on r.run_id = :p_run_id
+) as m
+where m.message is not null and not exists (select 1 from temp.admission);
+
+insert into temp.admission (
+  run_id, package_key, kind, target_key, run_key, input, retry_of_run_id, outcome
 )
 select
-  a.entity_id,
+  d.run_id,
+  d.package_key,
+  d.kind,
+  d.target_key,
+  coalesce(:p_run_key, ''),
+  i.input,
+  :p_run_id,
+  case
+    when r.run_id is null then 'created'
+    when r.retry_of_run_id = :p_run_id then 'existing'
+    else 'conflict'
+  end
+from (
+  select
+    o.package_key,
+    o.kind,
+    o.target_key,
+    case
+      when :p_run_key is null then derived_id('ru', 'retry', :p_run_id)
+      else derived_id('ru', o.package_key, o.kind, o.target_key, :p_run_key)
+    end as run_id
+  from run as o
+  where o.run_id = :p_run_id and not exists (select 1 from temp.admission)
+) as d
+cross join run_input as i on i.run_id = :p_run_id
+left join run as r on r.run_id = d.run_id;
+
+-- CALL     admit_run
+
+select
+  r.run_id,
+  a.outcome,
+  r.status,
+  r.generation,
+  (
+    select count(*)
+    from step_run as s
+    where s.run_id = r.run_id and s.result_code = 'taken_over'
+  ) as taken_over_count
+from temp.admission as a
+cross join run as r on r.run_id = a.run_id;
+
+-- HELPER   admit_run — the run of temp.admission with its input, and what follows at once; nothing
+--          when it is there already
+insert into run (
+  run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
+  deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
+)
+select
+  a.run_id,
   g.package_key,
   g.generation,
-  :p_kind,
-  :p_target_key,
+  a.kind,
+  a.target_key,
   t.target_id,
-  :p_run_key,
-  sha256_hex(:p_input),
+  a.run_key,
+  sha256_hex(a.input),
   t.step_count,
   :now_ms + t.timeout_ms,
+  a.retry_of_run_id,
   :now_ms,
   'running',
   0,
   0,
   :now_ms
-from temp.answer as a
-cross join package_generation as g on g.package_key = :p_package_key and g.state = 'active'
+from temp.admission as a
+cross join package_generation as g on g.package_key = a.package_key and g.state = 'active'
 cross join (
   select
     w.workflow_id as target_id,
     w.step_count,
     w.timeout_ms
   from workflow_revision as w
-  where :p_kind = 'workflow'
-    and w.package_key = :p_package_key
-    and w.workflow_key = :p_target_key
+  where (w.package_key, w.workflow_key, 'workflow') = (
+      select b.package_key, b.target_key, b.kind from temp.admission as b
+    )
     and w.generation = (
       select b.generation
       from package_generation as b
-      where b.package_key = :p_package_key and b.state = 'active'
+      where b.package_key = w.package_key and b.state = 'active'
     )
   union all
   -- a task run has one step, and no deadline but its attempt's (DESIGN §5)
@@ -85,13 +185,13 @@ cross join (
     1 as step_count,
     cast(null as integer) as timeout_ms
   from task_revision as k
-  where :p_kind = 'task'
-    and k.package_key = :p_package_key
-    and k.task_key = :p_target_key
+  where (k.package_key, k.task_key, 'task') = (
+      select b.package_key, b.target_key, b.kind from temp.admission as b
+    )
     and k.generation = (
       select b.generation
       from package_generation as b
-      where b.package_key = :p_package_key and b.state = 'active'
+      where b.package_key = k.package_key and b.state = 'active'
     )
 ) as t
 where a.outcome = 'created';
@@ -103,19 +203,21 @@ select
     when exists (
       select 1
       from package_generation as g
-      where g.package_key = :p_package_key and g.state = 'active'
-    ) then 'no ' || :p_kind || ' ' || :p_target_key || ' in package ' || :p_package_key
-    else 'no active package ' || :p_package_key
+      where g.package_key = a.package_key and g.state = 'active'
+    ) then 'no ' || a.kind || ' ' || a.target_key || ' in package ' || a.package_key
+    else 'no active package ' || a.package_key
   end
-from temp.answer as a
-where a.outcome = 'created' and not exists (select 1 from run as r where r.run_id = a.entity_id);
+from temp.admission as a
+where a.outcome = 'created' and not exists (select 1 from run as r where r.run_id = a.run_id);
 
 insert into run_input (run_id, input)
 select
-  a.entity_id,
-  :p_input
-from temp.answer as a
+  a.run_id,
+  a.input
+from temp.admission as a
 where a.outcome = 'created';
+
+delete from temp.effect;
 
 insert into temp.effect (
   run_id, ordinal, entity, entity_id, from_status, to_status, expected_version, result_code,
@@ -134,14 +236,17 @@ select
   e.due_at_ms,
   e.input_id
 from admission_effect as e
-where e.run_id = derived_id('ru', :p_package_key, :p_kind, :p_target_key, :p_run_key);
+where e.run_id = (select a.run_id from temp.admission as a where a.outcome = 'created');
 
 -- CALL     apply_effects
 
+insert into step_output (run_id, step_key, attempt_id, output)
 select
-  r.run_id,
-  a.outcome,
-  r.status,
-  r.generation
-from temp.answer as a
-cross join run as r on r.run_id = a.entity_id;
+  s.run_id,
+  s.step_key,
+  o.attempt_id,
+  o.output
+from temp.admission as a
+cross join step_run as s on s.run_id = a.run_id and s.result_code = 'taken_over'
+cross join step_output as o on o.run_id = a.retry_of_run_id and o.step_key = s.step_key
+where a.outcome = 'created';

@@ -118,6 +118,18 @@ create temp table answer (
   number integer
 ) strict;
 
+-- the run that a command wants, and whether it is there already
+create temp table admission (
+  run_id text not null,
+  package_key text,
+  kind text,
+  target_key text,
+  run_key text,
+  input text,
+  retry_of_run_id text,
+  outcome text not null
+) strict;
+
 create temp table publication (
   manifest text not null,
   digest text not null,

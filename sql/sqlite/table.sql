@@ -186,6 +186,8 @@ create index run_recent on run (admitted_at_ms, run_id);
 create index run_target on run (target_id, admitted_at_ms, run_id);
 -- what people look at first: its end is written once, so it costs a run two entries
 create index run_open on run (admitted_at_ms, run_id) where finished_at_ms is null;
+-- retention follows what is due, not the runs that exist; written once a run
+create index run_ended on run (finished_at_ms, run_id) where finished_at_ms is not null;
 
 create table run_input (
   run_id text primary key references run (run_id),

@@ -152,7 +152,8 @@ begin
   select raise(abort, 'QL500 run_input is append-only');
 end;
 
-create trigger run_input_never_goes before delete on run_input
+create trigger run_input_goes_with_its_run before delete on run_input
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 run_input is append-only');
 end;
@@ -172,7 +173,8 @@ begin
   select raise(abort, 'QL500 step_output is append-only');
 end;
 
-create trigger step_output_never_goes before delete on step_output
+create trigger step_output_goes_with_its_run before delete on step_output
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 step_output is append-only');
 end;
@@ -188,7 +190,8 @@ begin
   select raise(abort, 'QL500 cancel_intent is append-only');
 end;
 
-create trigger cancel_intent_never_goes before delete on cancel_intent
+create trigger cancel_intent_goes_with_its_run before delete on cancel_intent
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 cancel_intent is append-only');
 end;
@@ -208,7 +211,8 @@ begin
   select raise(abort, 'QL500 attempt_offer is append-only');
 end;
 
-create trigger attempt_offer_never_goes before delete on attempt_offer
+create trigger attempt_offer_goes_with_its_run before delete on attempt_offer
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 attempt_offer is append-only');
 end;
@@ -231,7 +235,8 @@ begin
   select raise(abort, 'QL500 attempt_report is append-only');
 end;
 
-create trigger attempt_report_never_goes before delete on attempt_report
+create trigger attempt_report_goes_with_its_run before delete on attempt_report
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 attempt_report is append-only');
 end;
@@ -251,7 +256,8 @@ begin
   select raise(abort, 'QL500 attestation is append-only');
 end;
 
-create trigger attestation_never_goes before delete on attestation
+create trigger attestation_goes_with_its_run before delete on attestation
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 attestation is append-only');
 end;
@@ -271,7 +277,8 @@ begin
   select raise(abort, 'QL500 refused_report is append-only');
 end;
 
-create trigger refused_report_never_goes before delete on refused_report
+create trigger refused_report_goes_with_its_run before delete on refused_report
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 refused_report is append-only');
 end;
@@ -287,7 +294,38 @@ begin
   select raise(abort, 'QL500 run_event is append-only');
 end;
 
-create trigger run_event_never_goes before delete on run_event
+create trigger run_event_goes_with_its_run before delete on run_event
+when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 run_event is append-only');
+end;
+
+-- RETENTION — a run goes only when it has ended, and what is its own only with it: the run first
+-- (purge_runs), which foreign keys refuse to a stray delete. PostgreSQL has ql_retention for that.
+
+create trigger run_goes_when_it_has_ended before delete on run
+when old.finished_at_ms is null
+  or exists (
+    select 1 from task_attempt as a where a.run_id = old.run_id and a.finished_at_ms is null
+  )
+begin
+  select raise(abort, 'QL500 a run goes only when it has ended');
+end;
+
+create trigger step_run_goes_with_its_run before delete on step_run
+when exists (select 1 from run as r where r.run_id = old.run_id)
+begin
+  select raise(abort, 'QL500 a step goes only with its run');
+end;
+
+create trigger task_attempt_goes_with_its_run before delete on task_attempt
+when exists (select 1 from run as r where r.run_id = old.run_id)
+begin
+  select raise(abort, 'QL500 an attempt goes only with its run');
+end;
+
+create trigger attempt_lease_goes_with_its_run before delete on attempt_lease
+when exists (select 1 from run as r where r.run_id = old.run_id)
+begin
+  select raise(abort, 'QL500 a lease goes only with its run');
 end;

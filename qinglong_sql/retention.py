@@ -1,0 +1,105 @@
+"""What ended long ago goes: runs in pages, each one transaction, and their logs after them.
+
+The rule is `retention_due` in sql/decision; the step is purge_runs. A kill between two pages, or
+between a page and its logs, leaves nothing half: the next purge finds what is left (DESIGN §8).
+"""
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from qinglong_sql.limits import LOCAL_PAUSE_MS, PAGE_SIZE
+from qinglong_sql.store import Store
+
+# A page that takes longer is followed by half of one: the writer of a small device is not kept.
+LONG_PAGE_S = 0.1
+# Of logs whose run is gone, one purge looks at so many, the oldest first.
+MAX_ORPHANS = 1_024
+OURS = re.compile(r"ru[0-9a-f]{24}")
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """Runs that are gone, log folders, and the bytes of the files in those."""
+
+    runs: int = 0
+    logs: int = 0
+    log_bytes: int = 0
+
+
+def purge(
+    store: Store,
+    before_ms: int,
+    *,
+    folder: Path | None,
+    limit: int | None = None,
+    on_page: Callable[[Purged], object] | None = None,
+) -> Purged:
+    """Delete the runs that ended before a time, those that ended first at first, with their logs.
+
+    `folder` is the state folder whose workers kept the logs, `limit` the most runs that go. Raises
+    what the store raises; what is gone by then stays gone.
+    """
+    done, size = Purged(), PAGE_SIZE
+    while limit is None or done.runs < limit:
+        page = size if limit is None else min(size, limit - done.runs)
+        began = time.monotonic()
+        rows = store.call("purge_runs", p_before_ms=before_ms, p_limit=page)
+        took = time.monotonic() - began
+        done = _logs(done, len(rows), _folders(folder, [row["run_id"] for row in rows]))
+        if rows and on_page is not None:
+            on_page(done)
+        if len(rows) < page:
+            break
+        size = max(1, size // 2) if took > LONG_PAGE_S else min(PAGE_SIZE, size * 2)
+        time.sleep(LOCAL_PAUSE_MS / 1000)
+    return _logs(done, 0, _orphans(store, folder, before_ms))
+
+
+def _logs(done: Purged, runs: int, folders: Iterable[Path]) -> Purged:
+    logs, log_bytes = done.logs, done.log_bytes
+    for folder in folders:
+        log_bytes += sum(_size(path) for path in folder.iterdir())
+        shutil.rmtree(folder, ignore_errors=True)
+        logs += 1
+    return Purged(done.runs + runs, logs, log_bytes)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
+def _folders(state: Path | None, run_ids: Iterable[str]) -> list[Path]:
+    """The log folders of some runs. Every worker of this machine may have one of each."""
+    if state is None:
+        return []
+    places = list(state.glob("*/log"))
+    named = [place / run_id for run_id in run_ids for place in places]
+    return [path for path in named if path.is_dir() and not path.is_symlink()]
+
+
+def _orphans(store: Store, state: Path | None, before_ms: int) -> list[Path]:
+    """Log folders whose run is not there any more, untouched since then; a kill left them.
+
+    Younger ones stay: a database that was restored has not heard of their run.
+    """
+    if state is None:
+        return []
+    found: list[tuple[float, Path]] = []
+    for path in state.glob("*/log/ru*"):
+        with suppress(OSError):
+            if OURS.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                found.append((path.stat().st_mtime, path))
+    old = [path for at, path in sorted(found) if at * 1000 < before_ms]
+    return [
+        path
+        for path in old[:MAX_ORPHANS]
+        if not store.read("run_admission", run_id=path.name, limit=1)
+    ]
