@@ -1,9 +1,9 @@
-"""Pictures of a workflow's graph: for a terminal, and for Mermaid."""
+"""A workflow's graph: how states look, what stands below what, and Mermaid's picture of it."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 Needs = Mapping[str, Collection[str]]
+Measure = Callable[[str], float]
 
 # status: (sign, ASCII sign, Mermaid colours)
 LOOKS = {
@@ -20,26 +20,8 @@ LOOKS = {
     "timed_out": ("◷", "t", "fill:#fde2cf,stroke:#c4500a,color:#111"),
 }
 OTHER_LOOK = ("●", "*", "")
-INDENT_LEVELS = 10
-NEEDS_SHOWN = 3
 # Mermaid draws no more than 500 edges unless its host page says otherwise.
 MERMAID_EDGES = 400
-LABEL_CHARS = 56
-
-
-@dataclass(frozen=True, slots=True)
-class Strokes:
-    """The characters that a text picture is drawn with."""
-
-    branch: str
-    last: str
-    rail: str
-    down: str
-    fan_in: str
-
-
-LINES = Strokes("├─ ", "└─ ", "│  ", "↓ ", "⇐")
-ASCII_LINES = Strokes("|- ", "`- ", "|  ", "v ", "<=")
 
 
 def depths(steps: Sequence[str], needs: Needs) -> dict[str, int]:
@@ -47,7 +29,7 @@ def depths(steps: Sequence[str], needs: Needs) -> dict[str, int]:
 
     Raises ValueError for an unknown need or a cycle.
     """
-    waits, dependents = _both_ways(steps, needs)
+    waits, dependents = both_ways(steps, needs)
     depth = {step: 0 for step in steps if not waits[step]}
     for step in (queue := list(depth)):
         for dependent in dependents[step]:
@@ -60,37 +42,13 @@ def depths(steps: Sequence[str], needs: Needs) -> dict[str, int]:
     return depth
 
 
-def text_graph(
+def mermaid(
     steps: Sequence[str],
     needs: Needs,
     states: Mapping[str, str] | None = None,
-    ascii: bool = False,
+    *,
+    down: bool = True,
 ) -> str:
-    """A picture for a terminal, a line a step, every step below all of its needs.
-
-    A step hangs from the need that is drawn last; a chain goes straight down, a fan-out branches,
-    and what a fan-in waits for besides is named behind it. Raises ValueError as `depths` does.
-    """
-    depths(steps, needs)
-    strokes = ASCII_LINES if ascii else LINES
-    rows: list[tuple[str, str, str]] = []
-    for step, lead, parent in _drawn(steps, needs, strokes):
-        sign, word = "", ""
-        if states is not None:
-            word = states.get(step, "pending")
-            sign = LOOKS.get(word, OTHER_LOOK)[1 if ascii else 0] + " "
-        others = [need for need in dict.fromkeys(needs.get(step, ())) if need != parent]
-        rows.append((f"{lead}{sign}{step}", word, _fan_in(others, strokes)))
-    columns = [[row[n] for row in rows] for n in range(3)]
-    kept = [column for column in columns if any(column)]
-    widths = [max((len(t) for t in column if len(t) <= LABEL_CHARS), default=0) for column in kept]
-    return "".join(
-        "  ".join(f"{t:<{w}}" for t, w in zip(row, widths, strict=True)).rstrip() + "\n"
-        for row in zip(*kept, strict=True)
-    )
-
-
-def mermaid(steps: Sequence[str], needs: Needs, states: Mapping[str, str] | None = None) -> str:
     """A Mermaid flowchart; edges that follow from others are left out when there are too many.
 
     Raises ValueError as `depths` does.
@@ -98,10 +56,10 @@ def mermaid(steps: Sequence[str], needs: Needs, states: Mapping[str, str] | None
     order = depths(steps, needs)
     names = {step: f"s{number}" for number, step in enumerate(steps)}
     edges = [(need, step) for step in steps for need in dict.fromkeys(needs.get(step, ()))]
-    lines = ["flowchart TD"]
+    lines = [f"flowchart {'TD' if down else 'LR'}"]
     if len(edges) > MERMAID_EDGES:
         count = len(edges)
-        edges = _necessary(edges, order)
+        edges = necessary(edges, order)
         lines.append(f"  %% {count - len(edges)} needs that follow from others are not drawn")
     used = []
     for step in steps:
@@ -118,38 +76,21 @@ def mermaid(steps: Sequence[str], needs: Needs, states: Mapping[str, str] | None
     return "\n".join(lines) + "\n"
 
 
-def _drawn(
-    steps: Sequence[str], needs: Needs, strokes: Strokes
-) -> Iterator[tuple[str, str, str | None]]:
-    """Every step with what stands in front of it and the step right above it in its branch."""
-    waits, dependents = _both_ways(steps, needs)
-    roots = [step for step in steps if not waits[step]]
-    # step, text in front of it, text in front of what hangs from it, parent, level
-    stack: list[tuple[str, str, str, str | None, int]]
-    stack = [(root, "", "", None, 0) for root in reversed(roots)]
-    while stack:
-        step, lead, below, parent, level = stack.pop()
-        yield step, lead, parent
-        children = []
-        for dependent in dependents[step]:
-            waits[dependent] -= 1
-            if not waits[dependent]:
-                children.append(dependent)
-        if len(children) == 1:
-            stack.append((children[0], below + strokes.down, below, step, level))
-        elif level >= INDENT_LEVELS:
-            # Deeper branches stay in this column and name their need instead.
-            stack.extend((c, below + strokes.down, below, None, level) for c in children[::-1])
-        else:
-            tail = True
-            for child in reversed(children):
-                lead = below + (strokes.last if tail else strokes.branch)
-                inner = below + ("   " if tail else strokes.rail)
-                stack.append((child, lead, inner, step, level + 1))
-                tail = False
+def middle_cut(text: str, wide: int, measure: Measure, mark: str = "…") -> str:
+    """The text, or its beginning and end around a mark.
+
+    Keys of one workflow often begin alike, so the end counts as much as the beginning.
+    """
+    if measure(text) <= wide:
+        return text
+    for kept in range(len(text) - 1, 1, -1):
+        short = text[: (kept + 1) // 2] + mark + text[len(text) - kept // 2 :]
+        if measure(short) <= wide:
+            return short
+    return text[:1] + mark
 
 
-def _both_ways(steps: Sequence[str], needs: Needs) -> tuple[dict[str, int], dict[str, list[str]]]:
+def both_ways(steps: Sequence[str], needs: Needs) -> tuple[dict[str, int], dict[str, list[str]]]:
     waits = dict.fromkeys(steps, 0)
     dependents: dict[str, list[str]] = {step: [] for step in steps}
     for step in steps:
@@ -161,15 +102,7 @@ def _both_ways(steps: Sequence[str], needs: Needs) -> tuple[dict[str, int], dict
     return waits, dependents
 
 
-def _fan_in(others: Sequence[str], strokes: Strokes) -> str:
-    if not others:
-        return ""
-    more = len(others) - NEEDS_SHOWN
-    shown = ", ".join(others[:NEEDS_SHOWN] if more > 1 else others)
-    return f"{strokes.fan_in} {shown}" + (f" and {more} more" if more > 1 else "")
-
-
-def _necessary(edges: list[tuple[str, str]], order: Mapping[str, int]) -> list[tuple[str, str]]:
+def necessary(edges: list[tuple[str, str]], order: Mapping[str, int]) -> list[tuple[str, str]]:
     """The edges without those that a longer way makes superfluous (the transitive reduction)."""
     needs: dict[str, list[str]] = {step: [] for step in order}
     for need, step in edges:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qinglong_sql.cycle import knots
-from qinglong_sql.graph import LOOKS, MERMAID_EDGES, depths, mermaid, text_graph
+from qinglong_sql.graph import LOOKS, MERMAID_EDGES, depths, mermaid
+from qinglong_sql.graph_text import text_graph
 
 Needs = dict[str, list[str]]
 ETL: Needs = {
