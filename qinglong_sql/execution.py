@@ -159,6 +159,9 @@ class ForkServer:
 
     def alive(self) -> bool:
         """Whether it still runs; otherwise start another, its launchers go on without it."""
+        if not self._ready:  # what it says first must not keep `fileno` readable
+            with suppress(OSError):
+                self._ready = self._control.recv(64, socket.MSG_DONTWAIT) == b"ready"
         return self._popen.poll() is None
 
     def ready(self) -> None:
