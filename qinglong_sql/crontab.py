@@ -19,6 +19,7 @@ from qinglong_sql.crontab_line import (
     split_percent,
     split_times,
     with_input,
+    zone_in_front,
 )
 from qinglong_sql.limits import ARGUMENT_BYTES, NAME_CHARS
 from qinglong_sql.package_source import visible
@@ -29,9 +30,8 @@ PLAIN_SHELLS = ("/bin/sh", "/usr/bin/sh", "sh")
 POSIX_SHELLS = ("sh", "ash", "bash", "dash", "ksh", "zsh")
 MAIL = ("MAILTO", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
 SECRET = ("TOKEN", "SECRET", "PASS", "COOKIE", "KEY", "CREDENTIAL")
-# First words that make a line one of a system's crontab, when every line has one of them.
-SYSTEM_USERS = {"root", "daemon", "nobody", "www-data", "postgres", "mysql", "backup", "mail",
-                "munin", "smmsp", "logcheck", "amavis", "list", "news", "uucp", "man"}  # fmt: skip
+# First words that make a crontab a system's, when every line has one: no program has such a name.
+SYSTEM_USERS = {"root", "nobody", "www-data", "munin", "smmsp", "logcheck", "amavis"}
 COMMENT_LINES = 3
 
 
@@ -117,7 +117,7 @@ def read_crontab(
     for number, (piece, text) in enumerate(zip(pieces, texts, strict=True), start=1):
         _read_line(state, number, piece, text.strip(" \t"))
     for user, lines in state.users.items():
-        why = "the user is not carried over: commands run as the worker's own user"
+        why = "is not carried over: commands run as the worker's own user"
         state.left_out.append(Told(tuple(lines), f"user {visible(user)[:40]}", why))
     notes = [Told(tuple(lines), "", why) for why, lines in state.notes.items()]
     return Crontab(tuple(state.jobs), tuple(state.left_out), tuple(notes))
@@ -149,10 +149,13 @@ def _read_line(state: Reading, number: int, piece: bytes, text: str) -> None:
 
 def _read_comment(state: Reading, number: int, text: str) -> None:
     """Keep a comment that may be a name; one that was a job or a variable is none."""
+    if is_header(text):
+        state.comment.clear()
+        return
     try:
         split_times(text)
     except CronFault:
-        if any(c.isalnum() for c in text) and "=" not in text and not is_header(text):
+        if any(c.isalnum() for c in text) and "=" not in text:
             state.comment.append(text)
         else:
             state.comment.clear()
@@ -164,6 +167,9 @@ def _read_comment(state: Reading, number: int, text: str) -> None:
 def _read_variable(state: Reading, number: int, text: str, name: str, value: str) -> None:
     if name in MAIL:
         state.note(number, f"{name} is not carried over: what commands write is kept as their log")
+    elif name in ("CRON_TZ", "TZ") and zone_in_front(value):
+        why = f"{name} in front of times is not cron's: give it a line of its own above them"
+        state.leave(number, text, why)
     elif name == "CRON_TZ":
         _read_zone(state, number, text, value)
     elif name == "SHELL":
@@ -278,6 +284,5 @@ def looks_like_system(texts: list[str]) -> bool:
 def is_header(text: str) -> bool:
     """Whether a comment is crontab's own table head, or a picture of the fields."""
     words = text.lower().split()
-    return words[:5] == ["m", "h", "dom", "mon", "dow"] or text.startswith(
-        (".", "|", "*", "+", "-")
-    )
+    table = words[:5] == ["m", "h", "dom", "mon", "dow"] or "command to be executed" in text
+    return table or text.startswith((".", "|", "+", "-"))

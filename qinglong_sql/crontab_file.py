@@ -1,5 +1,6 @@
 """Jobs of a crontab as the text of a package file, for people to read and go on with."""
 
+import json
 import re
 
 from qinglong_sql.crontab import Crontab, Job
@@ -26,7 +27,7 @@ def package_text(crontab: Crontab, *, package: str, source: str) -> str:
     except PackageFaults as faults:
         if {fault.code for fault in faults.faults} != {"too_large"}:
             raise
-        files = max(2, -(-len(text.encode()) * 3 // (PACKAGE_BYTES * 2)))
+        files = max(2, -(-_bytes(crontab.jobs, text) // PACKAGE_BYTES))
         raise TooLarge(
             f"{len(crontab.jobs)} lines make a package larger than {PACKAGE_BYTES // 1024} KiB:"
             f" split the crontab into {files} files, and give each its own --package"
@@ -37,6 +38,13 @@ def package_text(crontab: Crontab, *, package: str, source: str) -> str:
 def check(text: str) -> Package:
     """The package that the text is. Raises PackageFaults."""
     return parse_package(text.encode(), "package")
+
+
+def _bytes(jobs: tuple[Job, ...], text: str) -> int:
+    """The size of the package, or a little more: as it is written, or with all defaults."""
+    full = sum(350 + 3 * len(job.key) + len(json.dumps([job.run, job.env, job.name, job.cwd]))
+               for job in jobs)  # fmt: skip
+    return max(full, len(text.encode()))
 
 
 def _lines(crontab: Crontab, package: str, source: str) -> list[str]:

@@ -22,6 +22,7 @@ TERM = rf"(?:\*|\?|h(?:\([0-9-]*\))?|lw?|[0-9]+[lw]?|(?:{'|'.join(MONTHS + WEEKD
 TERM += r"(?:[-/#~][0-9a-z*]*)*"
 FIELD = re.compile(rf"{TERM}(?:,(?:{TERM})?)*", re.IGNORECASE)
 NAMED = re.compile(r"[a-z]{3}|[0-9]+", re.IGNORECASE)
+COMMAND = re.compile(r"[./~]|[A-Za-z_-]{4}")  # no field was meant
 ENVIRONMENT = re.compile(
     r"""[ \t]*(?:"([^"]*)"|'([^']*)'|([^\s="']+))[ \t]*=[ \t]*(.*)""", re.DOTALL
 )
@@ -83,12 +84,16 @@ def _field_count(texts: list[str], note: str) -> tuple[int, str]:
         _check(" ".join(texts[:7]))
     if alike == 6:
         five, six = " ".join(texts[:5]), " ".join(texts[:6])
-        if not _accepted(six) and _accepted(five):
+        if texts[5].isalpha() and not _accepted(six) and _accepted(five):
             return 5, f"{texts[5]} is taken as the command, since six fields would not be valid"
         _check(six)
         if NAMED.fullmatch(texts[5]) and _accepted(five):
             note = f"six fields: the first is taken as seconds, and {texts[5]} as a day of the week"
         return 6, note
+    if len(texts) < 5 or (alike == 4 and COMMAND.match(texts[4])):
+        raise CronFault(
+            f"has {alike} field{'s' * (alike > 1)} of times: write 5, or 6 with seconds"
+        )
     _check(" ".join(texts[:5]))
     return 5, note
 
@@ -118,6 +123,16 @@ def split_environment(line: str) -> tuple[str, str] | None:
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1]
     return name, text
+
+
+def zone_in_front(value: str) -> bool:
+    """Whether the value of CRON_TZ or TZ is followed by times, as in robfig/cron."""
+    _, _, rest = value.replace("\t", " ").partition(" ")
+    try:
+        split_times(rest.strip())
+    except CronFault:
+        return False
+    return True
 
 
 def split_percent(text: str) -> tuple[str, str | None]:
@@ -181,7 +196,7 @@ def called(command: str) -> str:
                 if skipped in ("&&", "||", ";"):
                     break
         elif word.startswith("-"):
-            if word in WITH_WORD:
+            if word in WITH_WORD and not last.startswith("python"):
                 next(words, "")
         elif name == "ql" or word == ".":
             following = next(words, "")
