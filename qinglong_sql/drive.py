@@ -156,7 +156,9 @@ def _wait(
         poll.register(fd, select.POLLIN)
     ready = dict(poll.poll(max(0.0, left_ms)))
     # Always a little, or another process finds the database taken for seconds (DESIGN §6).
-    time.sleep(max(0.0, LOCAL_PAUSE_MS / 1000 - (time.monotonic() - start)))
+    pause_s = LOCAL_PAUSE_MS / 1000 - (time.monotonic() - start)
+    if pause_s > 0:
+        time.sleep(pause_s)
     if wake in ready:
         os.read(wake, 4096)
     for fd in doors.keys() & ready.keys():

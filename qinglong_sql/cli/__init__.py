@@ -15,6 +15,7 @@ COMMANDS = {
     "check": "package",
     "import-crontab": "crontab",
     "run": "run",
+    "edge": "edge",
     "publish": "package",
     "start": "runs",
     "cancel": "runs",

@@ -240,3 +240,13 @@ select
   w.self_fencing,
   w.registered_at_ms
 from worker_session as w;
+
+-- What waits for a worker, by queue; only waiting work is read.
+create view queue_state as
+select
+  a.queue,
+  count(*) as waiting_count,
+  min(a.offer_at_ms) as oldest_at_ms
+from task_attempt as a
+where a.offer_at_ms is not null
+group by a.queue;

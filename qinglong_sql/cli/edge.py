@@ -1,0 +1,191 @@
+"""`edge`: the long-running process of one machine, on SQLite."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from qinglong_sql.cli.exits import Exit, Refused, leave, reported, told_as, without_secrets
+from qinglong_sql.cli.interrupts import Interrupts
+from qinglong_sql.cli.options import state_folder, with_dsn
+from qinglong_sql.duration import read_duration
+from qinglong_sql.edge import SETTINGS, Edge, only_one
+from qinglong_sql.edge_log import Log
+from qinglong_sql.execution import GRACE_MS
+from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS
+from qinglong_sql.store import SQLITE
+from qinglong_sql.store.sqlite import open_sqlite
+
+GRACE_MAX_MS = 5 * 60 * 1000
+DRAIN_MAX_MS = 60 * 60 * 1000
+KEEP_MAX_MS = 100 * 366 * 24 * 3600 * 1000
+LEAVE_WITHIN_S = 8.0
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """`5s`, `1h30m`, `30d`, as in a package file; milliseconds."""
+
+    name = "duration"
+
+    def __init__(self, most_ms: int) -> None:
+        self.most_ms = most_ms
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if isinstance(value, int):
+            return value
+        if value == "0s":
+            return 0
+        try:
+            return read_duration(str(value), self.most_ms)
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+
+
+@click.command()
+@click.option(
+    "--packages",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="A folder of package files (*.yaml, *.yml): published now and whenever one changes.",
+)
+@click.option(
+    "--profile",
+    type=click.Choice(list(SETTINGS)),
+    default="edge",
+    show_default=True,
+    help="edge: little memory, no write-ahead log, looks every 5 s;"
+    " standalone: a write-ahead log, looks every second.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1, 1024),
+    help="Steps at once; default: 4, with standalone one a processor and at least 4.",
+)
+@click.option(
+    "--lease-ms",
+    type=click.IntRange(LEASE_MIN_MS, LEASE_MAX_MS),
+    default=LEASE_MS,
+    show_default=True,
+    help="How long a step goes on when this process is gone, until another one takes it over.",
+)
+@click.option(
+    "--grace-ms",
+    type=click.IntRange(0, GRACE_MAX_MS),
+    default=GRACE_MS,
+    show_default=True,
+    help="How long a step that is to stop has between TERM and KILL.",
+)
+@click.option(
+    "--drain",
+    "drain_ms",
+    type=Duration(DRAIN_MAX_MS),
+    help="How long steps that run may take to end after TERM; default: 5s, with standalone 10s.",
+)
+@click.option(
+    "--status-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep what `status` is told of this process in a JSON file as well.",
+)
+@click.option(
+    "--keep",
+    "keep_ms",
+    type=Duration(KEEP_MAX_MS),
+    help="Purge runs that ended longer ago than this, such as 30d; looks once an hour.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How the lines on standard error look.",
+)
+@click.option("--quiet", is_flag=True, help="Say nothing but faults.")
+@with_dsn
+@reported
+def edge(
+    packages: Path | None,
+    profile: str,
+    slots: int | None,
+    lease_ms: int,
+    grace_ms: int,
+    drain_ms: int | None,
+    status_file: Path | None,
+    keep_ms: int | None,
+    log_format: str,
+    quiet: bool,
+    dsn: str,
+) -> None:
+    """Serve one SQLite database until stopped: publish, drive runs, execute steps.
+
+    One process for a router, a NAS, a server; one a database. `start`, `retry` and `cancel` wake
+    it. When nothing is due it wakes once in 5 s (standalone: 1 s) and writes nothing.
+
+    A package file is published when it is new or changed, has been left alone for a second, and
+    checks. One that does not is reported, once a change, and what was active stays active. So does
+    the package of a file that goes, and one that two files define: neither of them is published.
+
+    TERM or Ctrl-C: nothing new is started, and what runs has --drain to end. What still runs then
+    goes on: an edge that is started again within --lease-ms takes it over as if nothing had been.
+    If none comes, it is killed at the end of its lease, and the next one records it as lost. A
+    second TERM or Ctrl-C kills what runs at once; those steps fail.
+    """
+    if not dsn.startswith(SQLITE):
+        raise Refused(
+            "an edge keeps its database in a SQLite file of this machine; on PostgreSQL"
+            " `qinglong-sql run FILE` drives runs, as many of them at once as you like"
+        )
+    path, folder = Path(dsn.removeprefix(SQLITE)), state_folder(dsn)
+    known = SETTINGS[profile]
+    setting = replace(
+        known, slots=slots or known.slots, drain_ms=known.drain_ms if drain_ms is None else drain_ms
+    )
+    log = Log("json" if log_format == "json" else "text", quiet)
+    with only_one(folder):
+        store = open_sqlite(path, create=True, profile=setting.profile)
+        try:
+            if store.profile == "standalone" != profile:
+                log.say("note", "others use the database: it keeps its write-ahead log for now")
+            served = Edge(
+                store,
+                folder,
+                setting,
+                log,
+                words_of,
+                lease_ms=lease_ms,
+                grace_ms=grace_ms,
+                packages=packages,
+                status_file=status_file,
+                keep_ms=keep_ms,
+            )
+            killed = serve(served)
+        finally:
+            store.close()
+    leave(Exit.KILLED if killed else Exit.OK)
+
+
+def serve(served: Edge) -> bool:
+    """Serve until interrupts end it; whether executions were killed."""
+
+    def out() -> None:
+        try:
+            served.leave()
+        finally:
+            os._exit(Exit.KILLED)
+
+    try:
+        with Interrupts(served.wake, out, LEAVE_WITHIN_S) as signals:
+            served.interrupts = lambda: signals.count
+            served.serve()
+    finally:
+        served.close()
+    return served.killed
+
+
+def words_of(error: BaseException) -> str:
+    """An error in words for a log."""
+    found = told_as(error)
+    return without_secrets(found[1], "") if found else f"{type(error).__name__}: {error}"

@@ -1,0 +1,397 @@
+"""One process on one SQLite file: packages of a folder, the local cycle, a worker (DESIGN §7).
+
+It never gives up on a database that is away, tells what is wrong, and is idle without a write: one
+wake-up a cadence. The first interrupt ends it within its drain bound; executions that are not over
+by then go on with their leases, for the edge that is back before they end.
+"""
+
+import fcntl
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import qinglong_sql
+from qinglong_sql.door import Door
+from qinglong_sql.drive import drive
+from qinglong_sql.edge_log import Log
+from qinglong_sql.edge_packages import Packages
+from qinglong_sql.edge_runs import Runs
+from qinglong_sql.errors import NotReady
+from qinglong_sql.execution import boottime_ms
+from qinglong_sql.limits import (
+    EDGE_DISPATCH,
+    IDLE_EDGE_MS,
+    IDLE_STANDALONE_MS,
+    STANDALONE_DISPATCH,
+)
+from qinglong_sql.package import Package
+from qinglong_sql.scheduler import EDGE, STANDALONE, Pages
+from qinglong_sql.store.sqlite import Profile, SqliteStore, wall_ms
+from qinglong_sql.worker import Worker
+
+DRAIN_IDLE_MS = 100
+KILL_WITHIN_MS = 5_000
+LOOK_AGAIN_MS = 200  # how soon after a look a `wake` gets another one
+MAX_QUEUES = 128
+SHOWN_EXECUTIONS = 128
+PURGE_FIRST_MS = 60_000
+PURGE_EVERY_MS = 3600 * 1000
+PURGED_AT_ONCE = 500
+MOST_SLOTS_ON_A_SMALL_DEVICE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a profile sets (DESIGN §7, §12)."""
+
+    profile: Profile
+    pages: Pages
+    idle_ms: int
+    offers: int
+    drain_ms: int
+    slots: int
+
+
+SETTINGS = {
+    "edge": Setting(
+        "edge", EDGE, IDLE_EDGE_MS, EDGE_DISPATCH, 5_000, MOST_SLOTS_ON_A_SMALL_DEVICE
+    ),
+    "standalone": Setting(
+        "standalone", STANDALONE, IDLE_STANDALONE_MS, STANDALONE_DISPATCH, 10_000,
+        max(4, os.cpu_count() or 1),
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Be the one edge of a state folder. Raises NotReady when there is one, OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    lock = os.open(folder / "edge.lock", flags, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+            raise NotReady(
+                f"an edge already runs on this database as pid {pid or 'unknown'}"
+            ) from None
+        with suppress(OSError):  # a full disk: the lock is what counts
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+class Edge:
+    """Serves until it is interrupted. `interrupts` says how often it was; `words` of an error.
+
+    The caller holds `only_one(folder)`, and owns the store. Times are CLOCK_BOOTTIME milliseconds.
+    """
+
+    def __init__(
+        self,
+        store: SqliteStore,
+        folder: Path,
+        setting: Setting,
+        log: Log,
+        words: Callable[[BaseException], str],
+        *,
+        lease_ms: int,
+        grace_ms: int,
+        packages: Path | None = None,
+        status_file: Path | None = None,
+        keep_ms: int | None = None,
+    ) -> None:
+        self.setting = setting
+        self.state = "serving"
+        self.killed = False
+        self.interrupts: Callable[[], int] = lambda: 0
+        self._store = store
+        self._folder = folder
+        self._log = log
+        self._words = words
+        self._status_file = status_file
+        self._keep_ms = keep_ms
+        self._worker = Worker(
+            store,
+            folder / "edge",
+            slots=setting.slots,
+            lease_ms=lease_ms,
+            offers=setting.offers,
+            stop_grace_ms=grace_ms,
+            note=lambda words: log.say("note", words),
+        )
+        self._packages = packages and Packages(packages, self._publish, log.say)
+        self._runs = Runs(store, log, boottime_ms)
+        self._since_ms = wall_ms()
+        self._file = store.path.stat()
+        self._cycles = self._last_cycle_ms = 0
+        self._erred = False
+        self._last_error: dict[str, Any] | None = None
+        self._look_at_ms = self._looked_ms = 0
+        self._purge_at_ms = boottime_ms() + PURGE_FIRST_MS
+        self._status = ""
+        self._status_at_ms = 0.0
+        self._queues: set[str] = {"default"}
+        self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._door = Door(folder, self.answer)
+
+    def serve(self) -> None:
+        """Work until interrupted, then drain. Raises NotReady when the file is no longer there."""
+        self._log.say("begin", self._first_words(), pid=os.getpid())
+        self._drive(self._enough)
+        self._drain()
+
+    def wake(self) -> None:
+        """End the wait; from any thread or signal."""
+        with suppress(OSError):  # full is awake
+            os.write(self.wake_write, b".")
+
+    def leave(self) -> None:
+        """Kill what runs, on a thread of its own: the database does not answer."""
+        self._worker.stop("shutdown", grace_ms=0)
+        self._log.say("killed", "the database does not answer: killed what ran, left")
+
+    def close(self) -> None:
+        """Leave; what still runs keeps its lease. May be repeated."""
+        try:
+            with suppress(Exception):  # an ended session is a courtesy
+                self._worker.close()
+            with suppress(Exception):
+                self._worker.close()
+        finally:
+            self._door.close()
+            for fd in (self.wake_read, self.wake_write):
+                with suppress(OSError):
+                    os.close(fd)
+            self.wake_read = self.wake_write = -1
+
+    def answer(self, word: str) -> dict[str, Any] | None:
+        """What the door says to a word."""
+        match word:
+            case "status":
+                return self.status()
+            case "wake":
+                self._look_at_ms = min(self._look_at_ms, self._looked_ms + LOOK_AGAIN_MS)
+                return {"pid": os.getpid()}
+            case "modules":
+                return {"modules": sorted({name.partition(".")[0] for name in sys.modules})}
+        return None
+
+    def status(self) -> dict[str, Any]:
+        """What only this process knows; times are epoch milliseconds."""
+        held = list(self._worker.held.values())
+        return {
+            "pid": os.getpid(),
+            "version": qinglong_sql.__version__,
+            "profile": self.setting.profile,
+            "journal": "wal" if self._store.profile == "standalone" else "truncate",
+            "state": self.state,
+            "since_ms": self._since_ms,
+            "database": str(self._store.path.absolute()),
+            "packages": self._packages.answer() if self._packages else None,
+            "queues": sorted(self._queues),
+            "slots": self._worker.slots,
+            "busy": self._worker.busy(),
+            "executions": [
+                {"run_id": one.run_id, "step_key": one.step_key, "number": one.number}
+                for one in held[:SHOWN_EXECUTIONS]
+            ],
+            "runs_started": self._runs.started,
+            "runs_ended": self._runs.ended,
+            "idle_ms": self.setting.idle_ms,
+            "drain_ms": self.setting.drain_ms,
+            "cycles": self._cycles,
+            "last_cycle_ms": self._last_cycle_ms or None,
+            "last_error": self._last_error,
+        }
+
+    # --- the loop
+
+    def _drive(self, until: Callable[[], bool], *, lease: bool = True) -> None:
+        drive(
+            self._store,
+            self._worker,
+            until,
+            self._moved,
+            pages=self.setting.pages,
+            idle_ms=self.setting.idle_ms if lease else DRAIN_IDLE_MS,
+            on_error=self._failed,
+            give_up_ms=math.inf,
+            wake=self.wake_read,
+            doors={self._door.fileno(): self._door.serve},
+            lease=lease,
+        )
+
+    def _enough(self) -> bool:
+        """Between two ticks: whether to stop, and what is due besides."""
+        if self.interrupts():
+            return True
+        self._between()
+        now_ms = boottime_ms()
+        if now_ms >= self._look_at_ms:
+            self._same_file()
+            self._looked_ms, self._look_at_ms = now_ms, now_ms + self.setting.idle_ms
+            self._trying(self._look)
+            self._trying(self._purge)
+        return bool(self.interrupts())
+
+    def _between(self) -> None:
+        if self._cycles and not self._erred:
+            self._log.over()
+        self._erred = False
+        self._cycles += 1
+        self._last_cycle_ms = wall_ms()
+        self._door.serve()
+        self._log.tidy()
+        self._trying(lambda: self._runs.look(self._here()))
+        self._write_status()
+
+    def _moved(self) -> None:
+        self._runs.met(self._here())
+
+    def _here(self) -> list[str]:
+        return [held.run_id for held in self._worker.held.values()]
+
+    def _failed(self, error: BaseException) -> None:
+        cause = error.__cause__ if type(error).__name__ == "StageFailed" else error
+        words = self._words(cause or error)
+        self._erred = True
+        self._last_error = {"at_ms": wall_ms(), "words": words}
+        self._log.trouble(words)
+
+    def _trying(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._failed(error)
+
+    # --- what is due besides
+
+    def _same_file(self) -> None:
+        """A file that was moved away or replaced is no longer the database that people see."""
+        try:
+            found = self._store.path.stat()
+        except OSError as error:
+            raise NotReady(f"{self._store.path}: {error.strerror}; it was there before") from error
+        if (found.st_dev, found.st_ino) != (self._file.st_dev, self._file.st_ino):
+            raise NotReady(f"{self._store.path} has been replaced by another file; start again")
+
+    def _look(self) -> None:
+        try:
+            again_ms = self._packages.look() if self._packages else None
+            if again_ms is not None:
+                self._look_at_ms = min(self._look_at_ms, self._looked_ms + again_ms)
+        finally:
+            self._serve_queues()
+
+    def _publish(self, package: Package) -> dict[str, Any]:
+        return self._store.call(
+            "publish_package",
+            p_package_key=package.key,
+            p_manifest=package.manifest,
+            p_base_dir=str(package.base_dir),
+        )[0]
+
+    def _serve_queues(self) -> None:
+        """Serve the queues of the folder's packages, and whatever waits in another one."""
+        wanted = self._queues | (self._packages.queues() if self._packages else set())
+        wanted |= {row["queue"] for row in self._store.read("queue_state", limit=MAX_QUEUES)}
+        if wanted != self._queues:
+            self._queues = set(sorted(wanted)[:MAX_QUEUES])
+            self._worker.serve(sorted(self._queues))
+
+    def _purge(self) -> None:
+        if self._keep_ms is None or boottime_ms() < self._purge_at_ms:
+            return
+        self._purge_at_ms = boottime_ms() + PURGE_EVERY_MS
+        from qinglong_sql.retention import purge
+
+        purge(self._store, wall_ms() - self._keep_ms, folder=self._folder, limit=PURGED_AT_ONCE)
+
+    def _write_status(self) -> None:
+        """Keep the status file true: when something changed, and at most once a cadence."""
+        now_ms = boottime_ms()
+        if not self._status_file or now_ms - self._status_at_ms < self.setting.idle_ms:
+            return
+        status = self.status()
+        known = json.dumps({k: v for k, v in status.items() if k not in VOLATILE})
+        if known == self._status:
+            return
+        self._status_at_ms = now_ms
+        new = self._status_file.with_name(f".{self._status_file.name}.new")
+        try:
+            new.write_text(json.dumps(status) + "\n")
+            new.replace(self._status_file)
+        except OSError as error:
+            self._failed(error)
+            return
+        self._status = known
+
+    # --- leaving
+
+    def _drain(self) -> None:
+        """Give what runs its time to end; what goes on after that keeps a full lease."""
+        self.state = "draining"
+        if self._worker.busy():
+            self._log.say(
+                "draining",
+                f"stopping: {self._executions()} may take {self.setting.drain_ms / 1000:g}s to end"
+                " (again: kill now)",
+            )
+        self._until_over(self.setting.drain_ms, 1)
+        if self.interrupts() > 1:
+            self._kill()
+        elif self._worker.busy():
+            self._worker.renew_soon()
+            self._trying(self._worker.settle)
+            self._log.say(
+                "left",
+                f"stopped; {self._executions()} goes on for {self._worker.lease_ms / 1000:g}s at"
+                " most, unless an edge is back by then and takes over",
+            )
+        else:
+            self._log.say("end", "stopped")
+        self.state = "stopped"
+        self._status_at_ms = -math.inf
+        self._trying(lambda: self._runs.look(self._here(), now=True))
+        self._write_status()
+
+    def _kill(self) -> None:
+        self.state, self.killed = "killing", True
+        self._log.say("killed", f"killing {self._executions()}")
+        self._worker.stop("shutdown", grace_ms=0)
+        self._until_over(KILL_WITHIN_MS, math.inf)
+
+    def _until_over(self, within_ms: int, interrupts: float) -> None:
+        end_ms = boottime_ms() + within_ms
+
+        def over() -> bool:
+            self._between()
+            ended = not self._worker.busy() or boottime_ms() >= end_ms
+            return ended or self.interrupts() > interrupts
+
+        self._drive(over, lease=False)
+
+    def _executions(self) -> str:
+        count = self._worker.busy()
+        return f"{count} execution{'s' * (count != 1)}"
+
+    def _first_words(self) -> str:
+        folder = f", packages in {self._packages.folder}" if self._packages else ""
+        return (
+            f"edge {qinglong_sql.__version__} on {self._store.path.absolute()}"
+            f" ({self.setting.profile}, {self.setting.slots} slots{folder})"
+        )
+
+
+VOLATILE = ("cycles", "last_cycle_ms")

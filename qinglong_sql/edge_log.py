@@ -1,0 +1,87 @@
+"""What an edge says on standard error: one line each, as text or JSON, and never a flood."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from typing import Literal, TextIO
+
+Form = Literal["text", "json"]
+WINDOW_S = 10.0
+LINES_A_WINDOW = 30
+SAME_AGAIN_S = 60.0
+
+
+class Log:
+    """Says lines; of `often` ones at most LINES_A_WINDOW in WINDOW_S, the rest is counted.
+
+    What nobody reads any more, or a full disk does not take, is lost without harm.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        quiet: bool,
+        out: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._form = form
+        self._quiet = quiet
+        self._out = sys.stderr if out is None else out
+        self._clock = clock
+        self._window_s = clock()
+        self._said = self._left_out = 0
+        self._trouble: tuple[str, float] | None = None
+
+    def say(self, event: str, words: str, **more: object) -> None:
+        """One line. With `quiet` nothing but faults and trouble is said."""
+        if not self._quiet or event in ("fault", "trouble", "folder", "killed"):
+            self._write(event, words, more)
+
+    def often(self, event: str, words: str, **more: object) -> None:
+        """One line of a kind that may come hundreds of times a second."""
+        self.tidy()
+        if self._said < LINES_A_WINDOW:
+            self._said += 1
+            self.say(event, words, **more)
+        else:
+            self._left_out += 1
+
+    def tidy(self) -> None:
+        """Begin a new window when it is time, and say how many lines the last one left out."""
+        now = self._clock()
+        if now - self._window_s < WINDOW_S:
+            return
+        self._window_s, self._said = now, 0
+        left_out, self._left_out = self._left_out, 0
+        if left_out:
+            self.say("more", f"{left_out} more runs started or ended", count=left_out)
+
+    def trouble(self, words: str) -> None:
+        """The same trouble is said again only now and then."""
+        now = self._clock()
+        if self._trouble and self._trouble[0] == words and now - self._trouble[1] < SAME_AGAIN_S:
+            return
+        self._trouble = words, now
+        self.say("trouble", f"trying again: {words}")
+
+    def over(self) -> None:
+        """A cycle came through: trouble that was told has an end."""
+        if self._trouble:
+            self._trouble = None
+            self.say("well", "it works again")
+
+    def _write(self, event: str, words: str, more: dict[str, object]) -> None:
+        at = datetime.now().astimezone()
+        if self._form == "json":
+            line = json.dumps({"at": at.isoformat("T", "milliseconds"), "event": event,
+                               "message": words, **more})  # fmt: skip
+        else:
+            line = f"{at:%Y-%m-%d %H:%M:%S%z} {words}"
+        encoding = getattr(self._out, "encoding", None) or "ascii"
+        line = line.encode(encoding, "backslashreplace").decode(encoding)
+        with suppress(OSError, ValueError):
+            self._out.write(line + "\n")
+            self._out.flush()
