@@ -19,6 +19,7 @@ COMMANDS = {
     "publish": "package",
     "start": "runs",
     "cancel": "runs",
+    "retry": "retry",
     "declare-stopped": "operator",
     "status": "status",
     "runs": "listing",

@@ -1,0 +1,202 @@
+"""`retry`: a run that takes over what succeeded in one that did not."""
+
+from typing import Any
+
+import click
+
+from qinglong_sql.canonical import derived_id, digest
+from qinglong_sql.cli.cells import room
+from qinglong_sql.cli.exits import Refused, reported
+from qinglong_sql.cli.options import (
+    opened,
+    poke,
+    resolve_run,
+    same_dsn,
+    state_folder,
+    with_dsn,
+    with_json,
+)
+from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
+from qinglong_sql.cli.words import Row, complain, print_json, say, table
+from qinglong_sql.door import ask
+from qinglong_sql.store import SQLITE, Store
+
+NO_INPUT = digest("{}")
+SAME = (
+    "nothing was published since that run: the same tasks run again"
+    " (else: cancel this run, publish the mended file, and retry this run)"
+)
+CAUSES = {
+    "not_there": "new in the workflow",
+    "task_changed": "its task changed",
+    "needs_changed": "its needs changed",
+    "need_runs_again": "a need runs again",
+}
+
+
+@click.command()
+@click.argument("run")
+@click.option("--key", help="The new run's own key: the same key again is the same run.")
+@click.option(
+    "--preview", is_flag=True, help="Only say what would be taken over and what would run."
+)
+@with_wait
+@with_dsn
+@with_json
+@reported
+def retry(
+    run: str,
+    key: str | None,
+    preview: bool,
+    wait: bool,
+    timeout: int | None,
+    dsn: str,
+    as_json: bool,
+) -> None:
+    """Start a RUN that did not succeed again, without what succeeded in it.
+
+    Mend the package file and publish it first: the new run has the active generation and the old
+    input. Steps whose result would be the same are taken over with their output; a step runs again
+    when it did not succeed, when its task or its needs changed, or when one of its needs runs
+    again. Without --key a run is retried once; a retry that fails can be retried in turn.
+    """
+    check_wait(wait, timeout)
+    if preview and (wait or key is not None):
+        raise click.UsageError("--preview starts nothing: leave --wait and --key out")
+    with opened(dsn) as store:
+        old = resolve_run(store, run)
+        if preview:
+            show_preview(store, old, as_json)
+            return
+        row = start_retry(store, old, key)
+        poke(dsn)
+        if wait:
+            complain(headline(store, old, row))
+            wait_and_leave(store, row["run_id"], dsn=dsn, timeout_ms=timeout, as_json=as_json)
+        new = store.read("run_state", run_id=row["run_id"])[0]
+        steps = takeover(store, old, new["target_id"])
+        if as_json:
+            print_json({**row, "retry_of_run_id": old["run_id"], "steps": steps})
+            return
+        say(headline(store, old, row))
+        say_steps(steps)
+        say("")
+        if new["status"] == "running" and new["generation"] == old["generation"]:
+            say(SAME)
+        say(next_words(new, dsn))
+
+
+def start_retry(store: Store, old: Row, key: str | None) -> Row:
+    """Admit the retry, or find it again. Raises Refused when the key is another run's."""
+    row = store.call("start_retry", p_run_id=old["run_id"], p_run_key=key)[0]
+    if row["outcome"] == "conflict":
+        raise Refused(f"key {key!r} was used before, and not for a retry of this run:"
+                      f" run {row['run_id']}")  # fmt: skip
+    return row
+
+
+def headline(store: Store, old: Row, row: Row) -> str:
+    """What became of the command, in one line."""
+    count = len(store.read("step_state", run_id=row["run_id"]))
+    words = f"generation {row['generation']}, {row['taken_over_count']} of {count} steps taken over"
+    if row["outcome"] == "existing":
+        return f"run {row['run_id']} retries {old['run_id']} already: {row['status']}; {words}"
+    return f"run {row['run_id']} retries {old['run_id']}: {words}"
+
+
+def next_words(new: Row, dsn: str) -> str:
+    """Who drives the retry, or what to type."""
+    more = same_dsn(dsn)
+    if new["status"] == "succeeded":
+        return "it has succeeded"
+    if new["status"] != "running":
+        return f"it can be retried in turn: qinglong-sql retry {new['run_id'][:12]}{more}"
+    if dsn.startswith(SQLITE) and ask(state_folder(dsn), "status") is not None:
+        return f"an edge drives it; to follow: qinglong-sql show {new['run_id'][:12]}{more}"
+    same = "" if new["input_digest"] == NO_INPUT else " with the same input"
+    edge = "an edge takes it, or " if dsn.startswith(SQLITE) else ""
+    return f"to drive it: {edge}qinglong-sql run FILE {new['target_key']}{more}{same}"
+
+
+def takeover(store: Store, old: Row, target_id: str) -> list[Row]:
+    """What becomes of each step: step_key, its old status, and why it runs again (None: not)."""
+    rows = store.read("takeover", order="step_key", run_id=old["run_id"], target_id=target_id)
+    before = {one["step_key"]: one for one in store.read("step_state", run_id=old["run_id"])}
+    return [
+        {
+            "step_key": row["step_key"],
+            "status": row["status"],
+            "cause": row["cause"],
+            "ran": before.get(row["step_key"], {}).get("attempt_count", 0) > 0,
+        }
+        for row in rows
+    ]
+
+
+def say_steps(steps: list[Row]) -> None:
+    """One line a step."""
+    say(
+        table(
+            ["STEP", "WHAT", "WHY"],
+            [
+                [one["step_key"], "runs" if one["cause"] else "taken over", why(one)]
+                for one in steps
+            ],
+            wide=room(),
+        )
+    )
+
+
+def why(step: Row) -> str:
+    """Why a step runs again, in words."""
+    if step["cause"] is None:
+        return ""
+    if step["cause"] == "not_succeeded":
+        return f"{step['status'].replace('_', ' ')} before" if step["ran"] else "never ran"
+    return CAUSES[step["cause"]]
+
+
+def show_preview(store: Store, old: Row, as_json: bool) -> None:
+    """What a retry would do now. Raises Refused where it would be refused."""
+    generation, target_id = active_target(store, old)
+    steps = takeover(store, old, target_id)
+    known = store.read("run_state", run_id=derived_id("ru", "retry", old["run_id"]))
+    if as_json:
+        told: dict[str, Any] = {"run_id": old["run_id"], "generation": generation, "steps": steps}
+        print_json({**told, "retried_as": known[0]["run_id"] if known else None})
+        return
+    kept = sum(one["cause"] is None for one in steps)
+    say(f"a retry of {old['run_id']} now: generation {generation}, {kept} of {len(steps)} steps"
+        " would be taken over")  # fmt: skip
+    say_steps(steps)
+    gone = {one["step_key"] for one in store.read("step_state", run_id=old["run_id"])}
+    gone -= {one["step_key"] for one in steps}
+    if gone:
+        say(f"no longer in the workflow: {', '.join(sorted(gone))}")
+    if generation == old["generation"]:
+        say("nothing was published since that run; what has to be mended is to be published first")
+    if known:
+        say(f"it was retried already, as {known[0]['run_id']}: {known[0]['status']}")
+
+
+def active_target(store: Store, old: Row) -> tuple[int, str]:
+    """Generation and target of a retry now. Raises Refused, as the step itself would."""
+    if old["status"] == "running":
+        raise Refused(f"run {old['run_id']} is still open: cancel it first")
+    if old["status"] == "succeeded":
+        raise Refused(f"run {old['run_id']} has succeeded: there is nothing to retry")
+    package = old["package_key"]
+    active = store.read("package_state", package_key=package, state="active")
+    if not active:
+        raise Refused(f"no active package {package}")
+    generation = int(active[0]["generation"])
+    found = store.read(
+        "target_state",
+        package_key=package,
+        generation=generation,
+        kind=old["kind"],
+        target_key=old["target_key"],
+    )
+    if not found:
+        raise Refused(f"no {old['kind']} {old['target_key']} in package {package}")
+    return generation, str(found[0]["target_id"])
