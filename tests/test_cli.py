@@ -76,7 +76,8 @@ def plain(text: str, folder: Path) -> str:
         (r"ru[0-9a-f]{24}", "RUN"),
         (r"ru[0-9a-f]{10}\b", "RU"),
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}", "TIME"),
-        (r"(?m)^\d\d:\d\d:\d\d  ", "TIME  "),
+        (r"\b\d\d:\d\d:\d\d\b", "TIME"),
+        (r"\|[0·░█][^|\n]*\||\| [ ·░█]*\|", "|BAR|"),
         (r"\b\d+(\.\d+)?s\b", "SPAN"),
         (r"(?m)^\d+ +(?=TIME)", "# "),
         (r"(?m)^.*running( SPAN|  ).*\n", ""),
@@ -219,7 +220,7 @@ def test_cancel_tells_each_outcome(shell: Shell) -> None:
     done = shell("cancel", run_id, env={"LOGNAME": "bob"})
     assert done.stdout == f"{run_id} cancellation was already requested (user)\n"
     assert done.returncode == 0
-    assert "cancel requested: user" in shell("show", run_id).stdout
+    assert "requested: user, by ann, at " in shell("show", run_id).stdout
     assert shell("run", "jobs.yaml", "etl").returncode == 3
     done = shell("cancel", run_id)
     assert (done.returncode, done.stdout) == (0, f"{run_id} has ended: cancelled\n")
@@ -235,7 +236,10 @@ def test_explain_names_what_a_run_waits_for(shell: Shell) -> None:
         ("extract", "admission", "task_admission"), ("clean", "need", "extract"),
         ("check", "need", "clean"), ("load", "need", "check"),
     }  # fmt: skip
-    assert "the end of that step" in shell("explain", run_id[:10]).stdout
+    assert (
+        "clean, pending (need): waits for the end of extract"
+        in shell("explain", run_id[:10]).stdout
+    )
     assert shell("run", "jobs.yaml", "etl", "--quiet").stdout == ""
     assert shell("explain", run_id).stdout == "nothing: the run has ended, failed\n"
 

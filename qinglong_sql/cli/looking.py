@@ -1,142 +1,168 @@
 """Commands that look at a run: show, explain."""
 
-import sys
-import time
-
 import click
 
+from qinglong_sql.canonical import digest
+from qinglong_sql.cli import COMMANDS, cells
 from qinglong_sql.cli.exits import reported
-from qinglong_sql.cli.options import opened, resolve_run, with_dsn, with_json
+from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
+from qinglong_sql.cli.reasons import ORDER, Screen, reason_of, short, waits
+from qinglong_sql.cli.steps import BAD, CODES, flow_table, groups, in_words, needs_of
+from qinglong_sql.cli.timebar import legend
 from qinglong_sql.cli.words import (
     Row,
-    clock,
     coloured,
+    now_ms,
     print_json,
-    print_rows,
     say,
+    say_wrapped,
+    sign_of,
     span,
-    table,
+    with_color,
+    with_utc,
+    zone,
 )
-from qinglong_sql.store import Store
 
-with_utc = click.option("--utc", is_flag=True, help="Times in UTC.")
+WRONG = 8
+NO_INPUT = digest("{}")
 
 
 @click.command()
 @click.argument("run")
 @with_utc
+@with_color
 @with_dsn
 @with_json
 @reported
 def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
-    """Show a RUN: its state, its steps, what went wrong."""
+    """Show a RUN: its state, its steps, what went wrong.
+
+    Steps stand in the order in which work flows, each with a bar on the time axis of the run.
+    """
     with opened(dsn) as store:
         row = resolve_run(store, run)
-        steps = store.read("step_state", order="step_key", run_id=row["run_id"])
-        attempts = store.read("attempt_state", order="number", run_id=row["run_id"])
+        run_id = row["run_id"]
+        steps = store.read("step_state", order="step_key", run_id=run_id)
+        attempts = store.read("attempt_state", order="number", run_id=run_id)
+        pairs = store.read("step_need", order="step_key, need_key", run_id=run_id)
+        intents = store.read("intent_state", run_id=run_id)
+        screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn))
+    needs, intent = needs_of(pairs), intents[0] if intents else None
     if as_json:
-        print_json({**row, "steps": steps, "attempts": attempts})
+        more = {"steps": steps, "attempts": attempts, "needs": needs, "intent": intent}
+        print_json({**row, **more})
         return
-    say(f"run      {row['run_id']}")
-    say(f"target   {row['package_key']} / {row['target_key']}, generation {row['generation']}")
-    say(f"status   {coloured(row['status'])}{reason(row)}")
-    say(f"started  {clock(row['admitted_at_ms'], utc=utc)}")
+    wide = cells.room()
+    header(row, intent, screen, wide)
+    drawn, bars = flow_table(row, steps, attempts, needs, wide)
+    if drawn:
+        say("")
+        say(drawn)
+    for line in groups(steps, needs):
+        say_wrapped(line, wide, 2)
+    if bars:
+        say(click.style(legend(), dim=True))
+    wrong(row, steps, attempts, screen, wide)
+    next_words(row, screen)
+
+
+def header(row: Row, intent: Row | None, screen: Screen, wide: int) -> None:
+    """What a run is, since when, and what somebody wants of it."""
+    code = row["result_code"]
+    told = [
+        ("run", row["run_id"]),
+        ("target", f"{row['package_key']} / {row['target_key']}, generation {row['generation']}"),
+        ("status", f"{sign_of(row['status'])} {row['status']}"
+                   + (f": {CODES.get(code, code)}" if code else "")),
+        ("started", f"{screen.at(row['admitted_at_ms'])} {zone(screen.now, utc=screen.utc)}"),
+    ]  # fmt: skip
     if row["finished_at_ms"] is not None:
         took = span(row["admitted_at_ms"], row["finished_at_ms"])
-        say(f"ended    {clock(row['finished_at_ms'], utc=utc)}, after {took}")
-    say("")
-    say(step_table(steps, attempts))
+        told.append(("ended", f"{screen.at(row['finished_at_ms'])}, after {took}"))
+    elif row["deadline_at_ms"] is not None:
+        told.append(("deadline", screen.at(row["deadline_at_ms"])))
+    if row.get("retry_of_run_id"):
+        told.append(("retry of", row["retry_of_run_id"]))
+    if row["input_digest"] != NO_INPUT:
+        told.append(("input", f"sha256 {row['input_digest'][:12]}"))
+    if intent is not None:
+        by = f", by {intent['actor']}" if intent["actor"] else ""
+        at = screen.at(intent["requested_at_ms"])
+        told.append(("cancel", f"requested: {intent['reason']}{by}, at {at}"))
+    for name, words in told:
+        if name == "status":
+            words = coloured(row["status"], words)
+        say_wrapped(f"{name:<9}{words}", wide, 9)
 
 
-def reason(row: Row) -> str:
-    """Why a run is as it is, in brackets; nothing for a plain one."""
-    said = [row["result_code"]] if row["result_code"] else []
-    if row["cancel_reason"]:
-        said.append(f"cancel requested: {row['cancel_reason']}")
-    return f" ({'; '.join(said)})" if said else ""
-
-
-def step_table(steps: list[Row], attempts: list[Row]) -> str:
-    """One line a step: state, attempts, duration and the reason of its last attempt."""
-    last = {attempt["step_key"]: attempt for attempt in attempts}
-    lines = []
-    for step in sorted(steps, key=lambda s: (s["started_at_ms"] or sys.maxsize, s["step_key"])):
+def wrong(row: Row, steps: list[Row], attempts: list[Row], screen: Screen, wide: int) -> None:
+    """What failed first stands first: it is mostly why the others did."""
+    last, run = {attempt["step_key"]: attempt for attempt in attempts}, short(row["run_id"])
+    bad = [s for s in steps if s["status"] in (*BAD, "retry_wait", "lost")]
+    bad.sort(key=lambda step: (step["finished_at_ms"] or screen.now, step["step_key"]))
+    for step in bad[:WRONG]:
         attempt = last.get(step["step_key"])
-        lines.append(
-            [
-                step["step_key"],
-                step["status"],
-                str(step["attempt_count"]),
-                span(step["started_at_ms"], step["finished_at_ms"] or running_until(step)),
-                why(step, attempt),
-            ]
-        )
-    return table(["STEP", "STATUS", "ATTEMPTS", "TOOK", "WHY"], lines)
+        if step is bad[0]:
+            say("")
+        key = step["step_key"]
+        words = f"{sign_of(step['status'])} {key}: {in_words(step, attempt)}"
+        say_wrapped(words, wide, 2, fg="red")
+        if attempt is not None and step["result_code"] != "executor_start_failed":
+            say(f"  look: {screen.command(f'logs {run} {key}')}")
+    if len(bad) > WRONG:
+        say(f"and {len(bad) - WRONG} more")
 
 
-def running_until(step: Row) -> int | None:
-    """Now, for a step that runs; a step that waits has no end yet."""
-    return int(time.time() * 1000) if step["status"] == "running" else None
-
-
-def why(step: Row, attempt: Row | None) -> str:
-    """Result code, exit code and the worker's words."""
-    if step["result_code"] is None:
-        return ""
-    words = str(step["result_code"])
-    if attempt is not None and step["status"] in ("failed", "retry_wait"):
-        if attempt["exit_code"] is not None:
-            words += f", exit {attempt['exit_code']}"
-        if attempt["error"]:
-            words += f": {attempt['error'].splitlines()[0][:120]}"
-    return words
+def next_words(row: Row, screen: Screen) -> None:
+    """What to type next."""
+    run = short(row["run_id"])
+    if row["status"] == "running":
+        say("")
+        say(f"what it waits for: {screen.command(f'explain {run}')}")
+    elif row["status"] != "succeeded" and "retry" in COMMANDS:
+        say(f"again, without what succeeded: {screen.command(f'retry {run}')}")
 
 
 @click.command()
 @click.argument("run")
 @with_utc
+@with_color
 @with_dsn
 @with_json
 @reported
 def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
-    """Say what a RUN waits for, and what would resolve it."""
+    """Say what a RUN waits for, and what would resolve it.
+
+    What needs a person comes first; every row ends with what to type.
+    """
     with opened(dsn) as store:
         row = resolve_run(store, run)
         rows = waits(store, row["run_id"])
+        screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn))
+    reasons = [(one, reason_of(one, screen)) for one in rows]
     if as_json:
-        print_json(rows)
+        print_json([{**one, "command": why.command, "stuck": why.stuck} for one, why in reasons])
         return
-    for wait in rows:
-        wait["since"] = clock(wait["since_ms"], utc=utc)
-        wait["due"] = clock(wait["due_at_ms"], utc=utc)
-        words = f"declare-stopped {wait['attempt_id']}"
-        wait["resolved_by"] = wait["resolved_by"].replace("declare-stopped", words)
-    print_rows(
-        rows,
-        [
-            ("STEP", "step_key"),
-            ("STATUS", "status"),
-            ("WAITS FOR", "waits_for"),
-            ("ON", "waits_on"),
-            ("SINCE", "since"),
-            ("DUE", "due"),
-            ("RESOLVED BY", "resolved_by"),
-        ],
-        f"nothing: the run has ended, {row['status']}"
-        if row["status"] != "running"
-        else "nothing: the next cycle moves it",
-    )
-
-
-def waits(store: Store, run_id: str) -> list[Row]:
-    """The rows of `explain`, with what a silent worker means once its lease is over.
-
-    The view has no clock (DESIGN §4), so `after_due` is applied here.
-    """
-    now = int(time.time() * 1000)
-    rows = store.read("explain", order="step_key, attempt_id, waits_for, waits_on", run_id=run_id)
-    for row in rows:
-        after = row.pop("after_due")
-        if after is not None and row["due_at_ms"] is not None and row["due_at_ms"] < now:
-            row["waits_for"] = after
-    return rows
+    if not rows:
+        ended = f"nothing: the run has ended, {row['status']}"
+        say(ended if row["status"] != "running" else "nothing: the next cycle moves it")
+        return
+    wide = cells.room()
+    needs = [pair for pair in reasons if pair[0]["waits_for"] == "need" and not pair[1].command]
+    rest = [pair for pair in reasons if pair not in needs]
+    rest.sort(key=lambda pair: (not pair[1].stuck, ORDER.index(pair[0]["waits_for"])))
+    for one, why in rest:
+        mark = coloured("failed", "STUCK ") if why.stuck else ""
+        what = one["step_key"] or "the run"
+        state = f"{what}, {one['status']} ({one['waits_for']})"
+        say_wrapped(f"{mark}{sign_of(one['status'])} {state}: {why.words}", wide, 2)
+        say_wrapped(f"  resolved by: {why.then}", wide, 4)
+        if why.command:
+            say(f"  {'type' if why.stuck else 'look'}: {click.style(why.command, bold=True)}")
+    for key in dict.fromkeys(one["step_key"] for one, _ in needs):
+        on = ", ".join(one["waits_on"] for one, _ in needs if one["step_key"] == key)
+        say_wrapped(
+            f"{sign_of('pending')} {key}, pending (need): waits for the end of {on}", wide, 2
+        )
+    if needs:
+        say(f"  look: {screen.command('graph ' + short(row['run_id']))}")

@@ -90,6 +90,10 @@ def reason_of(row: Row, screen: Screen) -> Reason:
     if kind == "report":
         at = f"at worker {row['waits_on']} for {screen.since(row['since_ms'])}"
         then = f"its end; its lease ends at {screen.at(row['due_at_ms'])} unless it is renewed"
+        if "declare-stopped" in row["resolved_by"]:
+            then += (
+                f", and then nothing but its worker or declare-stopped {short(row['attempt_id'])}"
+            )
         return _undriven(row, screen, GRACE_MS) or Reason(f"runs {at}", then, look)
     if kind == "lease":
         return _undriven(row, screen) or Reason(

@@ -9,7 +9,6 @@ import click
 
 from qinglong_sql.canonical import digest
 from qinglong_sql.cli.exits import OF_STATUS, Exit, Refused, leave, reported, told_as
-from qinglong_sql.cli.looking import step_table
 from qinglong_sql.cli.options import (
     opened,
     package_file,
@@ -27,6 +26,7 @@ from qinglong_sql.cli.runs import (
     with_input_file,
 )
 from qinglong_sql.cli.session import Session
+from qinglong_sql.cli.steps import step_table
 from qinglong_sql.cli.words import Row, coloured, complain, hush, print_json, say, span
 from qinglong_sql.evidence import RecordBroken, read_journal
 from qinglong_sql.execution import GRACE_MS

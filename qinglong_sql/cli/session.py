@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from qinglong_sql.cli.exits import Exit, told_as
 from qinglong_sql.cli.interrupts import Interrupts
-from qinglong_sql.cli.looking import waits
 from qinglong_sql.cli.progress import View, Watch
+from qinglong_sql.cli.reasons import waits
 from qinglong_sql.cli.runs import request_cancel
 from qinglong_sql.cli.words import Row
 from qinglong_sql.drive import drain, drive

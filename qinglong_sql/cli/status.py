@@ -12,10 +12,12 @@ from qinglong_sql.cli.service import revision_of
 from qinglong_sql.cli.standing import standing
 from qinglong_sql.cli.words import (
     Row,
+    clock,
     now_ms,
     plain_signs,
     print_json,
     say,
+    say_wrapped,
     sign_of,
     span,
     table,
@@ -56,14 +58,14 @@ def told(found: dict[str, Any], screen: Screen, wide: int) -> None:
     open_runs = counted(found["open_count"], found["open_more"], "open run")
     if found["ok"]:
         verdict = click.style(f"{sign('succeeded')} all is well", fg="green", bold=True)
-        lines([f"{verdict}: nothing is stuck, {open_runs}"], wide)
+        say_wrapped(f"{verdict}: nothing is stuck, {open_runs}", wide)
     else:
         many = counted(len(found["stuck"]), False, "thing")
         needs = "needs" if len(found["stuck"]) == 1 else "need"
         verdict = click.style(f"{sign('failed')} stuck: {many} {needs} you", fg="red", bold=True)
-        lines([f"{verdict}, {open_runs}"], wide)
+        say_wrapped(f"{verdict}, {open_runs}", wide)
     if found["looked_at_count"] < found["open_count"]:
-        lines([f"only the oldest {found['looked_at_count']} open runs were looked at"], wide)
+        say_wrapped(f"only the oldest {found['looked_at_count']} open runs were looked at", wide)
     place(found, screen, wide)
     trouble(found["stuck"], screen, wide)
     moving(found, screen, wide)
@@ -80,12 +82,15 @@ def place(found: dict[str, Any], screen: Screen, wide: int) -> None:
     else:
         where = f"PostgreSQL, {', '.join(f'{k} {v}' for k, v in base.items())}, {revision}"
     edge = found["edge"]
-    lines([f"time      {screen.at(found['now_ms'])}, {zone(screen.now, utc=screen.utc)}"], wide)
-    lines([f"database  {where}"], wide, 10)
+    say_wrapped(
+        f"time      {clock(screen.now, utc=screen.utc)[:19]}, {zone(screen.now, utc=screen.utc)}",
+        wide,
+    )
+    say_wrapped(f"database  {where}", wide, 10)
     if screen.engine != "sqlite":
         return
     if edge is None:
-        lines([f"edge      none; `{screen.command('edge')}` starts one"], wide, 10)
+        say_wrapped(f"edge      none; `{screen.command('edge')}` starts one", wide, 10)
         return
     words = [f"pid {edge['pid']}"] if "pid" in edge else []
     since = edge.get("since_ms", edge.get("started_at_ms"))
@@ -94,7 +99,7 @@ def place(found: dict[str, Any], screen: Screen, wide: int) -> None:
         if isinstance(edge.get(name), str | int):
             words.append(f"{name} {edge[name]}")
     words += [f"error: {edge['error']}"] if edge.get("error") else []
-    lines([f"edge      {', '.join(words) or 'answers'}"], wide, 10)
+    say_wrapped(f"edge      {', '.join(words) or 'answers'}", wide, 10)
 
 
 def trouble(stuck: list[Row], screen: Screen, wide: int) -> None:
@@ -104,17 +109,23 @@ def trouble(stuck: list[Row], screen: Screen, wide: int) -> None:
         if head:
             say("")
             say(head)
-        of = f"{short(row['run_id'])} " if row["run_id"] else ""
-        if row["package_key"]:
-            of += f"{row['package_key']}/{row['target_key']}"
-        of += f" step {row['step_key']}" if row["step_key"] else ""
-        more = f", and {row['count'] - 1} more like it" if row["count"] > 1 else ""
-        lines([f"{sign('lost')} {of.strip()}{more}"], wide, 2)
+        say_wrapped(f"{sign('lost')} {named(row)}", wide, 2)
         for line in cells.wrapped(row["words"], wide, "  "):
             say(click.style(line, fg="red"))
-        lines([f"  needs: {row['then']}"], wide, 2)
+        say_wrapped(f"  needs: {row['then']}", wide, 2)
         say(f"  type:  {click.style(row['command'], bold=True)}")
     left_over(len(stuck))
+
+
+def named(row: Row) -> str:
+    """Which run and step it is about; the scheduler serves all of them."""
+    if row["waits_for"] == "scheduler":
+        return f"the scheduler, with work for {short(row['run_id'])} first"
+    if row["waits_for"] in ("worker", "queue"):
+        many = counted(row["count"], False, "step")
+        return f"queue {row['waits_on']}, {many} waiting, {short(row['run_id'])} first"
+    step = f", step {row['step_key']}" if row["step_key"] else ""
+    return f"{short(row['run_id'])} {row['package_key']}/{row['target_key']}{step}"
 
 
 def moving(found: dict[str, Any], screen: Screen, wide: int) -> None:
@@ -189,7 +200,7 @@ def stored(packages: list[Row], screen: Screen, wide: int) -> None:
     )
     left_over(len(packages))
     if any(row["triggers"] for row in packages):
-        lines(["Triggers are stored and checked; this version does not fire them yet."], wide)
+        say_wrapped("Triggers are stored and checked; this version does not fire them yet.", wide)
 
 
 def trigger(row: Row) -> str:
@@ -228,16 +239,6 @@ def section(
         say("")
         say(title(name))
         say(table(head, rows, wide=wide, drop=drop))
-
-
-def lines(words: list[str], wide: int, hang: int = 0) -> None:
-    """Lines that are wrapped; what goes on is indented by `hang`."""
-    for text in words:
-        first, *rest = cells.wrapped(text, wide)
-        say(first)
-        if rest:
-            for more in cells.wrapped(" ".join(rest), wide, " " * hang):
-                say(more)
 
 
 def left_over(count: int) -> None:

@@ -38,6 +38,14 @@ def say(words: str, *, end: bool = True) -> None:
         click.echo(_writable(words, sys.stdout.encoding), nl=end)
 
 
+def say_wrapped(text: str, wide: int, hang: int = 0, **style: Any) -> None:
+    """Print a text in lines of a width, where lines after the first are indented by `hang`."""
+    first, *rest = cells.wrapped(text, wide)
+    lines = [first, *(cells.wrapped(" ".join(rest), wide, " " * hang) if rest else [])]
+    for line in lines:
+        say(click.style(line, **style))
+
+
 def complain(words: str) -> None:
     """Print to standard error, if it is there."""
     if sys.stderr is not None:

@@ -1,0 +1,153 @@
+"""The steps of a run as a table, and what went wrong in words."""
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from qinglong_sql.cli import cells
+from qinglong_sql.cli.timebar import LEAST, MOST, Axis
+from qinglong_sql.cli.words import Row, now_ms, sign_of, span, table
+from qinglong_sql.graph import depths
+
+Needs = Mapping[str, Sequence[str]]
+NAMED = 6
+BAD = ("failed", "timed_out")
+CODES = {
+    "execution_failed": "it ended with a failure",
+    "execution_timed_out": "it ran longer than its timeout",
+    "execution_cancelled": "it was stopped, since the run was cancelled",
+    "execution_stopped": "it was stopped",
+    "execution_lost": "its worker fell silent, and nobody knows how it ended",
+    "executor_start_failed": "it could not be started",
+    "bad_output": "what it wrote to $QL_OUTPUT is no JSON object of the allowed size",
+    "claim_budget_exhausted": "workers took it 64 times and never started it",
+    "attempt_budget_exhausted": "the run has used all of its attempts",
+    "workflow_cancelled": "the run was cancelled",
+    "workflow_timed_out": "the run's own timeout passed",
+    "dependency_not_succeeded": "a step that it needs did not succeed",
+    "taken_over": "taken over from the run that this one retries",
+    "workflow_step_failed": "a step failed",
+    "workflow_step_timed_out": "a step ran longer than its timeout",
+    "workflow_step_cancelled": "a step was cancelled",
+}
+
+
+def needs_of(pairs: Sequence[Row]) -> dict[str, list[str]]:
+    """{step: its direct needs} from the rows of `step_need`."""
+    needs: dict[str, list[str]] = {}
+    for pair in pairs:
+        needs.setdefault(pair["step_key"], []).append(pair["need_key"])
+    return needs
+
+
+def in_flow(steps: list[Row], needs: Needs) -> list[Row]:
+    """The steps in the order in which work flows: by depth, then by start."""
+    depth = depths([step["step_key"] for step in steps], needs)
+    return sorted(
+        steps,
+        key=lambda s: (depth[s["step_key"]], s["started_at_ms"] or sys.maxsize, s["step_key"]),
+    )
+
+
+def step_table(steps: list[Row], attempts: list[Row]) -> str:
+    """One line a step by its start: state, attempts, duration, why it is so."""
+    last = {attempt["step_key"]: attempt for attempt in attempts}
+    ordered = sorted(steps, key=lambda s: (s["started_at_ms"] or sys.maxsize, s["step_key"]))
+    rows = [
+        [step["step_key"], *state_of(step), why(step, last.get(step["step_key"]))]
+        for step in ordered
+    ]
+    head = ["STEP", "STATUS", "ATTEMPTS", "TOOK", "WHY"]
+    return table(head, rows, wide=cells.room(), drop=("ATTEMPTS", "TOOK"))
+
+
+def flow_table(
+    run: Row, steps: list[Row], attempts: list[Row], needs: Needs, wide: int
+) -> tuple[str, bool]:
+    """The steps that have begun, with a bar each when there is room; whether bars are drawn."""
+    begun = [step for step in in_flow(steps, needs) if not waits_whole(step)]
+    tries: dict[str, list[Row]] = {}
+    for attempt in attempts:
+        tries.setdefault(attempt["step_key"], []).append(attempt)
+    rows = [[step["step_key"], *state_of(step)] for step in begun]
+    head = ["STEP", "STATUS", "TRIES", "TOOK"]
+    used = sum(max(map(cells.cells, column)) + 2 for column in zip(head, *rows, strict=True)) + 2
+    axis = Axis(run["admitted_at_ms"], run["finished_at_ms"] or now_ms(), min(MOST, wide - used))
+    if axis.wide < LEAST or not rows:
+        return table(head, rows, wide=wide, drop=("TRIES", "TOOK")) if rows else "", False
+    for row, step in zip(rows, begun, strict=True):
+        row.append(axis.bar(step, tries.get(step["step_key"], [])))
+    return table([*head, axis.title()], rows), True
+
+
+def state_of(step: Row) -> list[str]:
+    """Status with its sign, attempts, duration."""
+    end = step["finished_at_ms"] or (now_ms() if step["status"] == "running" else None)
+    return [
+        f"{sign_of(step['status'])} {step['status']}",
+        str(step["attempt_count"]),
+        span(step["started_at_ms"], end),
+    ]
+
+
+def waits_whole(step: Row) -> bool:
+    """Whether nothing has happened to a step yet, or ever will: such steps are told in groups."""
+    return step["ready_at_ms"] is None
+
+
+def groups(steps: list[Row], needs: Needs) -> list[str]:
+    """A line for all steps that never began for the same reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    status = {step["step_key"]: step for step in steps}
+    for step in in_flow(steps, needs):
+        if waits_whole(step):
+            cause = cause_of(step, status, needs)
+            found.setdefault((step["status"], cause), []).append(step["step_key"])
+    told = []
+    for (state, cause), keys in found.items():
+        some = ", ".join(keys[:NAMED]) + (f" and {len(keys) - NAMED} more" * (len(keys) > NAMED))
+        words = f"{state}: {cause}" if cause else state
+        told.append(f"{sign_of(state)} {some}  {words}")
+    return told
+
+
+def cause_of(step: Row, status: Mapping[str, Row], needs: Needs) -> str:
+    """Why a step never began: the steps that stand in its way, or what its code says."""
+    if step["status"] != "skipped":
+        code = step["result_code"]
+        return CODES.get(code, str(code)) if code else ""
+    seen, queue, found = set(), [step["step_key"]], []
+    while queue:
+        for need in needs.get(queue.pop(0), ()):
+            if need in seen:
+                continue
+            seen.add(need)
+            if status[need]["status"] == "skipped":
+                queue.append(need)
+            elif status[need]["status"] != "succeeded":
+                found.append(f"{need} {status[need]['status']}")
+    return ", ".join(found[:NAMED])
+
+
+def why(step: Row, attempt: Row | None) -> str:
+    """Result code, exit code and the worker's words."""
+    if step["result_code"] is None:
+        return ""
+    words = str(step["result_code"])
+    if attempt is not None and step["status"] in ("failed", "retry_wait"):
+        if attempt["exit_code"] is not None:
+            words += f", exit {attempt['exit_code']}"
+        if attempt["error"]:
+            words += f": {attempt['error'].splitlines()[0][:120]}"
+    return words
+
+
+def in_words(step: Row, attempt: Row | None) -> str:
+    """What went wrong in a step, in words for people."""
+    code = str(step["result_code"])
+    words = CODES.get(code, code)
+    if attempt is not None and attempt["exit_code"] is not None and code == "execution_failed":
+        words = f"it ended with exit code {attempt['exit_code']}"
+    if step["attempt_count"] > 1:
+        words += f", after {step['attempt_count']} attempts"
+    said = str(attempt["error"]).strip() if attempt is not None and attempt["error"] else ""
+    return f"{words}: {' '.join(said.split())[:400]}" if said else words
