@@ -5547,6 +5547,20 @@ CREATE VIEW ql.package_state AS
 ALTER VIEW ql.package_state OWNER TO ql_migrator;
 
 --
+-- Name: queue_state; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.queue_state AS
+ SELECT queue,
+    count(*) AS waiting_count,
+    min(offer_at_ms) AS oldest_at_ms
+   FROM ql.task_attempt a
+  WHERE (offer_at_ms IS NOT NULL)
+  GROUP BY queue;
+
+ALTER VIEW ql.queue_state OWNER TO ql_migrator;
+
+--
 -- Name: recovery_blocked; Type: VIEW; Schema: ql; Owner: ql_migrator
 --
 
@@ -8067,6 +8081,13 @@ GRANT UPDATE(ended_at_ms) ON TABLE ql.package_generation TO ql_authority;
 
 GRANT SELECT ON TABLE ql.package_state TO ql_authority;
 GRANT SELECT ON TABLE ql.package_state TO ql_reader;
+
+--
+-- Name: TABLE queue_state; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.queue_state TO ql_authority;
+GRANT SELECT ON TABLE ql.queue_state TO ql_reader;
 
 --
 -- Name: TABLE recovery_blocked; Type: ACL; Schema: ql; Owner: ql_migrator

@@ -2603,3 +2603,12 @@ select
   w.self_fencing,
   w.registered_at_ms
 from worker_session as w;
+
+CREATE VIEW queue_state as
+select
+  a.queue,
+  count(*) as waiting_count,
+  min(a.offer_at_ms) as oldest_at_ms
+from task_attempt as a
+where a.offer_at_ms is not null
+group by a.queue;
