@@ -30,6 +30,9 @@ COMMANDS = {
     "graph": "graph",
     "migrate": "service",
     "doctor": "service",
+    "purge": "purge",
+    "backup": "backup",
+    "restore": "backup",
     "completion": "completion",
 }
 

@@ -1,0 +1,213 @@
+"""Whole SQLite files: a copy made while others write, a check, and one file in another's place.
+
+A file with a `-wal` or a `-journal` beside it is only whole together with that; whatever is put in
+its place must never meet them (a stale log would be applied to it).
+"""
+
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+from qinglong_sql.errors import NotReady
+from qinglong_sql.limits import LOCAL_PAUSE_MS, SQLITE_BUSY_MS
+from qinglong_sql.migrate import stands_at
+
+STEP_PAGES = 256
+# A copy begins anew whenever somebody has written, unless a log keeps its snapshot (WAL). After
+# so many times it is done in one step, for which the writer waits.
+RESTARTS = 3
+COMPANIONS = ("-wal", "-shm", "-journal")
+
+OnPart = Callable[[int, int], object]
+
+
+class Held(Exception):
+    """Another process has the file open."""
+
+
+class _Restarted(Exception):
+    pass
+
+
+def copy_online(
+    source: Path,
+    target: Path,
+    on_part: OnPart = lambda done, whole: None,
+    *,
+    live: bool = True,
+) -> None:
+    """Copy a database as it is at one moment, while others read and write it; fsynced.
+
+    `target` is new, `live` as in `reader`. `on_part` gets the pages that are done and all of them. Raises sqlite3.Error
+    and OSError, and what `on_part` raises; then the target is not to be used.
+    """
+    with (
+        closing(reader(source, live=live)) as origin,
+        closing(sqlite3.connect(target, isolation_level=None)) as copy,
+    ):
+        if origin.execute("pragma journal_mode").fetchone() == ("wal",):
+            origin.execute("begin")  # one snapshot from the first page to the last
+            origin.execute("select count(*) from sqlite_schema").fetchone()
+        left, restarts = -1, 0
+
+        def step(status: int, remaining: int, whole: int) -> None:
+            nonlocal left, restarts
+            restarts += 0 <= left < remaining
+            left = remaining
+            on_part(whole - remaining, whole)
+            if restarts >= RESTARTS:
+                raise _Restarted
+            time.sleep(LOCAL_PAUSE_MS / 1000)
+
+        pause = 2 * LOCAL_PAUSE_MS / 1000
+        try:
+            origin.backup(copy, pages=STEP_PAGES, progress=step, sleep=pause)
+        except _Restarted:
+            origin.backup(copy, pages=-1, sleep=pause)
+    synced(target)
+
+
+def reader(path: Path, *, live: bool = True) -> sqlite3.Connection:
+    """A connection that changes no row. Without `live`, nobody has the file in use: unless a log
+    with something in it lies beside it, it is read as it is and nothing is written beside it.
+    """
+    beside = [path.with_name(path.name + end) for end in ("-wal", "-journal")]
+    live = live or any(one.exists() and one.stat().st_size for one in beside)
+    uri = f"{path.absolute().as_uri()}?{'mode=rw' if live else 'immutable=1'}"
+    timeout_s = SQLITE_BUSY_MS / 1000
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout_s)
+    connection.execute("pragma query_only = on")
+    return connection
+
+
+def checked(path: Path, newest: str) -> str:
+    """The revision of a file that is one of ours, whole and not newer than `newest`.
+
+    Nobody else has it in use. Raises NotReady, saying what is wrong with it.
+    """
+    uri = f"{path.absolute().as_uri()}?immutable=1"
+    try:
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+            revision = stands_at(connection)
+            if revision is None:
+                raise NotReady("it is empty")
+            if revision > newest:
+                raise NotReady(f"it has revision {revision}, newer than {newest}: upgrade first")
+            ((told, *_),) = connection.execute("pragma integrity_check(1)").fetchall()
+            if told != "ok":
+                raise NotReady(f"it is damaged: {told}")
+            broken = connection.execute("pragma foreign_key_check").fetchone()
+            if broken is not None:
+                raise NotReady(f"it is damaged: a row of {broken[0]} lacks one of {broken[2]}")
+    except sqlite3.DatabaseError as error:
+        raise NotReady(f"it is not a database that can be read: {error}") from error
+    return revision
+
+
+def publish(new: Path, path: Path, *, replace: bool) -> None:
+    """Give a finished file its name. Raises FileExistsError unless it may replace a file."""
+    if replace:
+        new.replace(path)
+    else:
+        try:
+            os.link(new, path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links, such as a memory stick's
+            if path.exists():
+                raise FileExistsError(path) from None
+            new.rename(path)
+        new.unlink(missing_ok=True)
+    synced(path.parent)
+
+
+def put_in_place(new: Path, path: Path, stamp: str) -> Path | None:
+    """Make `new` the database `path`; where the old one is kept, None when there was none.
+
+    Killed at any moment, `path` is the old database, whole, or the new one; only when the old one
+    cannot be read any more it may be neither, and the command is to be repeated. Raises Held.
+    """
+    kept = None
+    if path.exists():
+        kept = _free(path.with_name(f"{path.name}.before-restore-{stamp}"))
+        if folded(path):
+            try:
+                os.link(path, kept)
+            except OSError:  # no links here
+                path.rename(kept)
+        else:
+            path.rename(kept)
+    for end in COMPANIONS:  # of a file that is gone or damaged: kept with it, by its name
+        stale = path.with_name(path.name + end)
+        if stale.exists():
+            beside = kept or _free(path.with_name(f"{path.name}.before-restore-{stamp}"))
+            stale.rename(beside.with_name(beside.name + end))
+    synced(path.parent)
+    new.replace(path)
+    synced(path.parent)
+    return kept
+
+
+def folded(path: Path) -> bool:
+    """Bring everything into the one file, so that no log is left beside it.
+
+    False when it is damaged. Raises Held when another process has it open.
+    """
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=1)) as connection:
+            connection.execute("pragma journal_mode = delete")
+            connection.execute("select count(*) from sqlite_schema").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            raise Held from error
+        return False
+    except sqlite3.DatabaseError:
+        return False
+    return not path.with_name(path.name + "-wal").exists()
+
+
+def like(new: Path, model: Path) -> None:
+    """Give a new file the mode and, where that is allowed, the owner of another."""
+    seen = model.stat()
+    new.chmod(seen.st_mode & 0o666)
+    if (seen.st_uid, seen.st_gid) != (new.stat().st_uid, new.stat().st_gid):
+        with suppress(PermissionError):
+            os.chown(new, seen.st_uid, seen.st_gid)
+
+
+def whole_size(path: Path) -> int:
+    """Bytes of a database with its log."""
+    parts = [path, path.with_name(path.name + "-wal")]
+    return sum(part.stat().st_size for part in parts if part.exists())
+
+
+def room(folder: Path) -> int:
+    """Bytes that are free for this user on the file system of a folder."""
+    return shutil.disk_usage(folder).free
+
+
+def remove(path: Path) -> None:
+    """Remove an unfinished file with whatever SQLite keeps beside it."""
+    for end in ("", *COMPANIONS):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+
+
+def synced(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _free(path: Path) -> Path:
+    number, found = 1, path
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found
