@@ -6,7 +6,7 @@ neither the order of the file, its comments, nor the folder it lies in.
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from qinglong_sql.canonical import canonical, digest
 from qinglong_sql.limits import PACKAGE_BYTES
 from qinglong_sql.package_check import package_model
 from qinglong_sql.package_fault import Fault, Faults, PackageFaults, in_order
-from qinglong_sql.package_yaml import START, Unreadable, compose, decode
+from qinglong_sql.package_node import START
+from qinglong_sql.package_source import Source
+from qinglong_sql.package_yaml import Unreadable, compose, decode
 
 __all__ = ["Fault", "Package", "PackageFaults", "load_package", "parse_package"]
 
@@ -33,6 +35,7 @@ class Package:
     digest: str
     base_dir: Path
     warnings: tuple[Fault, ...] = ()
+    source: Source = field(default_factory=Source, repr=False, compare=False)
 
 
 def load_package(path: Path) -> Package:
@@ -61,7 +64,7 @@ def parse_package(text_bytes: bytes, filename: str) -> Package:
             message = f"with all defaults it is larger than {PACKAGE_BYTES // 1024} KiB"
             faults.add("too_large", "", START, message)
     if faults.found:
-        raise PackageFaults(faults.in_order(), filename, text)
+        raise PackageFaults(faults.in_order(), filename, faults.source(text))
     return Package(
         key=model["package"],
         model=model,
@@ -69,4 +72,5 @@ def parse_package(text_bytes: bytes, filename: str) -> Package:
         digest=digest(manifest),
         base_dir=Path(os.path.abspath(filename)).parent,  # noqa: PTH100 - a link's own folder
         warnings=in_order(faults.warnings),
+        source=faults.source(text),
     )

@@ -7,11 +7,20 @@ from qinglong_sql import package_value as value
 from qinglong_sql.cron import CronFault, check_cron, check_timezone, timezone_warning
 from qinglong_sql.cycle import knots
 from qinglong_sql.limits import MAX_NEEDS, MAX_STEPS, TIMEOUT_MAX_MS
+from qinglong_sql.package_default import read_defaults, tell_unfit
 from qinglong_sql.package_fault import Faults, Placed, path, shown
-from qinglong_sql.package_task import EXECUTION_FIELDS, Model, execution, task_model
-from qinglong_sql.package_yaml import START, List, Map, Node, Text
+from qinglong_sql.package_node import START, List, Map, Node, Text
+from qinglong_sql.package_task import (
+    EXECUTION_FIELDS,
+    Defaults,
+    Model,
+    execution,
+    task_model,
+)
 
-FILE_FIELDS = ("package", "name", "tasks", "workflows", "triggers")
+FILE_FIELDS = ("package", "name", "defaults", "tasks", "workflows", "triggers")
+# Keys at the top that are nobody's: a place for anchors.
+FREE = "x-"
 WORKFLOW_FIELDS = ("name", "timeout", "steps")
 STEP_FIELDS = ("name", "task", "needs", *EXECUTION_FIELDS)
 TRIGGER_FIELDS = ("name", "cron", "tz", "workflow", "task", "misfire", "overlap")
@@ -46,18 +55,20 @@ def package_model(root: Node | None, faults: Faults) -> Model:
         kind = "a list" if isinstance(root, List) else "text"
         faults.add("wrong_type", "", root, f"a package file is a mapping, this one is {kind}")
         return {}
-    found = value.fields(root, "", FILE_FIELDS, faults)
+    found = value.fields(root, "", FILE_FIELDS, faults, also=FREE)
     value.required(found, "package", "", START, faults)
+    defaults = read_defaults(found, faults)
     tasks: Model = {}
     for key, node, where in value.section(found, "tasks", "", faults):
-        tasks.setdefault(key.text, task_model(node, where, key, faults))
+        tasks.setdefault(key.text, task_model(node, where, key, faults, defaults))
     known_tasks = None if value.broken_field(found, "tasks") else frozenset(tasks)
     workflows: Model = {}
     for key, node, where in value.section(found, "workflows", "", faults):
-        model, inline = _workflow(node, where, key, known_tasks, faults)
+        model, inline = _workflow(node, where, key, known_tasks, faults, defaults)
         workflows.setdefault(key.text, model)
         for step, task in inline.items():
             tasks.setdefault(f"{key.text}/{step}", task)
+    tell_unfit(defaults, faults)
     known_workflows = None if value.broken_field(found, "workflows") else frozenset(workflows)
     if not tasks and not workflows and known_tasks is not None and known_workflows is not None:
         message = "a package has at least one task or workflow"
@@ -88,7 +99,7 @@ def _name(found: value.Fields, where: str, faults: Faults) -> str | None:
 
 
 def _workflow(
-    node: Node, where: str, at: Text, known_tasks: Known, faults: Faults
+    node: Node, where: str, at: Text, known_tasks: Known, faults: Faults, defaults: Defaults
 ) -> tuple[Model, Model]:
     """A workflow, and its inline tasks by step."""
     found = value.fields(node, where, WORKFLOW_FIELDS, faults)
@@ -105,7 +116,7 @@ def _workflow(
             task = _reference(read, "task", inner, known_tasks, faults)
         else:
             task = f"{at.text}/{key.text}"
-            inline.setdefault(key.text, execution(read, inner, faults))
+            inline.setdefault(key.text, execution(read, inner, faults, defaults))
         steps.setdefault(
             key.text,
             {

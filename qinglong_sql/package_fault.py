@@ -2,17 +2,22 @@
 
 import json
 import re
-import unicodedata
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-# PyYAML ends a line at each of these, so the shown line must as well.
-LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+from qinglong_sql.package_source import WIDTH, Hidden, Source, visible
+
 PLAIN_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 SHOWN_CHARS = 80
-SOURCE_CHARS = 120
 SUGGESTIONS = 100
+ALIASES_SHOWN = 3
+Paint = Callable[[str, str], str]
+
+
+def plain(text: str, part: str) -> str:
+    """How the parts of a rendered fault look without colours."""
+    return text
 
 
 class Placed(Protocol):
@@ -26,7 +31,11 @@ class Placed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: its code, the path of keys to it, line and column from 1, and words for people."""
+    """One fault: its code, the path of keys to it, line and column from 1, and words for people.
+
+    Below an alias, line and column are the text's own, where its anchor is; `aliases` are the
+    (line, column) of the aliases that brought it to where it is wrong.
+    """
 
     code: str
     where: str
@@ -34,59 +43,83 @@ class Fault:
     column: int
     message: str
     hint: str = ""
+    aliases: tuple[tuple[int, int], ...] = ()
 
-    def as_json(self) -> dict[str, str | int]:
-        """The fault as `check --json` prints it, the hint at the end of the message."""
-        return {
+    def as_json(self) -> dict[str, object]:
+        """The fault as `check --json` prints it; `aliases` only when there are some."""
+        found: dict[str, object] = {
             "code": self.code,
-            "where": self.where,
+            "key": self.where,
             "line": self.line,
             "column": self.column,
-            "message": self.words(),
+            "message": self.message,
+            "hint": self.hint,
         }
+        if self.aliases:
+            found["aliases"] = [{"line": line, "column": column} for line, column in self.aliases]
+        return found
 
     def words(self) -> str:
-        return f"{self.message}; {self.hint}" if self.hint else self.message
+        """Message and hint, and by which aliases it came here."""
+        words = f"{self.message}; {self.hint}" if self.hint else self.message
+        if self.aliases:
+            lines = list(dict.fromkeys(line for line, _ in self.aliases))
+            some = ", ".join(map(str, lines[:ALIASES_SHOWN]))
+            more = f" and {len(lines) - ALIASES_SHOWN} more" if len(lines) > ALIASES_SHOWN else ""
+            words += f" (through the alias on line {some}{more})"
+        return words
 
-    def render(self, filename: str, lines: tuple[str, ...] = ()) -> str:
-        """`file:line:column: code: message`, then the line of the file with a caret below."""
-        where = f" [{self.where}]" if self.where else ""
-        head = f"{filename}:{self.line}:{self.column}: {self.code}: {self.words()}{where}"
-        if not 1 <= self.line <= len(lines) or not lines[self.line - 1].strip():
+    def render(
+        self, filename: str, source: Source | None = None, paint: Paint = plain, width: int = WIDTH
+    ) -> str:
+        """`file:line:column: key: message (code)`, the line of the file, and a caret below."""
+        key = f"{self.where}: " if self.where else ""
+        head = paint(f"{filename}:{self.line}:{self.column}:", "place")
+        head += f" {key}{self.words()} {paint(f'({self.code})', 'code')}"
+        shown = source.excerpt(self.line, self.column, width) if source else None
+        if shown is None:
             return head
-        source = lines[self.line - 1]
-        start = max(0, self.column - SOURCE_CHARS // 2) if len(source) > SOURCE_CHARS else 0
-        before = visible(source[start : self.column - 1])
-        shown = visible(source[start : start + SOURCE_CHARS])
-        return f"{head}\n    {shown}\n    {' ' * _columns(before)}^"
+        line, caret = shown
+        return f"{head}\n    {line}\n    {paint(caret, 'caret')}"
 
 
 class PackageFaults(Exception):
     """All faults of one package file, in the order of the file."""
 
-    def __init__(self, faults: Iterable[Fault], filename: str, source: str = "") -> None:
+    def __init__(
+        self, faults: Iterable[Fault], filename: str, source: Source | None = None
+    ) -> None:
         self.faults = tuple(faults)
         self.filename = filename
-        self.lines = tuple(LINE_END.split(source))
+        self.source = source or Source()
         super().__init__(self.faults, filename)
 
     def __str__(self) -> str:
-        return "\n".join(fault.render(self.filename, self.lines) for fault in self.faults)
+        return self.render()
+
+    def render(self, paint: Paint = plain, width: int = WIDTH) -> str:
+        """Every fault with its line, `paint` giving the parts their colours."""
+        return "\n".join(
+            fault.render(self.filename, self.source, paint, width) for fault in self.faults
+        )
 
 
 @dataclass(slots=True)
 class Faults:
-    """Collects the faults and warnings of one file."""
+    """Collects the faults and warnings of one file, and what of it must not be shown."""
 
     found: list[Fault] = field(default_factory=list)
     warnings: list[Fault] = field(default_factory=list)
     suggested: int = 0
+    hidden: list[Hidden] = field(default_factory=list)
+    unread: tuple[int, int] | None = None
+    unread_env: bool = False
 
     def add(self, code: str, where: str, at: Placed, message: str, hint: str = "") -> None:
-        self.found.append(Fault(code, where, at.line, at.column, message, hint))
+        self.found.append(_fault(code, where, at, message, hint))
 
     def warn(self, code: str, where: str, at: Placed, message: str) -> None:
-        self.warnings.append(Fault(code, where, at.line, at.column, message))
+        self.warnings.append(_fault(code, where, at, message, ""))
 
     def near(self, word: str, options: Iterable[str]) -> str:
         """`did you mean …?` for a misspelt word, or nothing; bounded, since it is slow."""
@@ -102,10 +135,41 @@ class Faults:
     def in_order(self) -> tuple[Fault, ...]:
         return in_order(self.found)
 
+    def source(self, text: str) -> Source:
+        """The file's text as these faults may show it."""
+        return Source(text, tuple(self.hidden), self.unread, self.unread_env)
+
 
 def in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
-    """Once each, by their place in the file."""
-    return tuple(sorted(set(faults), key=lambda f: (f.line, f.column, f.code, f.where, f.message)))
+    """Once each, by their place in the file.
+
+    One text that aliases bring to several places is one fault: at its own place when it is wrong
+    there too, with all the aliases otherwise.
+    """
+    ordered = sorted(set(faults), key=_order)
+    own = [fault for fault in ordered if not fault.aliases]
+    known = {_same(fault) for fault in own}
+    through: dict[tuple[object, ...], Fault] = {}
+    for fault in ordered:
+        if fault.aliases and _same(fault) not in known:
+            first = through.setdefault(_same(fault), fault)
+            aliases = tuple(sorted({*first.aliases, *fault.aliases}))
+            through[_same(fault)] = replace(first, aliases=aliases)
+    return tuple(sorted([*own, *through.values()], key=_order))
+
+
+def _same(fault: Fault) -> tuple[object, ...]:
+    return (fault.line, fault.column, fault.code, fault.message, fault.hint)
+
+
+def _order(fault: Fault) -> tuple[object, ...]:
+    return (fault.line, fault.column, fault.code, fault.aliases, fault.where, fault.message)
+
+
+def _fault(code: str, where: str, at: Placed, message: str, hint: str) -> Fault:
+    via = getattr(at, "via", None)
+    aliases = ((via.line, via.column),) if via is not None else ()
+    return Fault(code, where, at.line, at.column, message, hint, aliases)
 
 
 def path(where: str, key: str) -> str:
@@ -120,15 +184,3 @@ def shown(text: str) -> str:
     if len(text) > SHOWN_CHARS:
         text = text[: SHOWN_CHARS - 3] + "..."
     return visible(json.dumps(text, ensure_ascii=False))
-
-
-def visible(text: str) -> str:
-    """The text with tabs as one blank, and escapes for what does not print or could mislead."""
-    return "".join(c if c.isprintable() else " " if c == "\t" else f"\\u{ord(c):04x}" for c in text)
-
-
-def _columns(text: str) -> int:
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
-    )

@@ -5,21 +5,22 @@ A reader that found a fault returns a harmless stand-in, since a file with a fau
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from qinglong_sql.canonical import refuse_text
 from qinglong_sql.duration import DurationFault, read_duration
 from qinglong_sql.limits import ARGUMENT_BYTES, KEY_CHARS, KEY_PATTERN, NAME_CHARS
 from qinglong_sql.package_fault import Faults, Placed, path, shown
-from qinglong_sql.package_yaml import List, Map, Node, Text
+from qinglong_sql.package_node import List, Map, Node, Text, hide
+from qinglong_sql.package_source import ENV_KEY, name_shown
 
 T = TypeVar("T")
 Fields = dict[str, tuple[Text, Node]]
+NO_NOTES: Mapping[str, str] = {}
 KEY = re.compile(KEY_PATTERN)
 INTEGER = re.compile(r"0|[1-9][0-9]{0,17}")
 FLAGS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-MERGE_KEY = "<<"
 # What people write who come from other systems.
 OTHER_WORDS = {
     "after": "needs", "command": "run", "cmd": "run", "depends": "needs", "depends_on": "needs",
@@ -29,39 +30,59 @@ OTHER_WORDS = {
 }  # fmt: skip
 
 
-def pairs(node: Node, where: str, faults: Faults) -> Iterator[tuple[Text, Node]]:
-    """The pairs of a mapping, duplicates included but told; nothing written counts as empty."""
+def pairs(
+    node: Node, where: str, faults: Faults, secret: bool = False
+) -> Iterator[tuple[Text, Node]]:
+    """The pairs of a mapping, duplicates included but told; nothing written counts as empty.
+
+    What a place for a mapping holds instead is not shown; `secret` keys are told as names alone.
+    """
     if isinstance(node, Text) and node.absent:
         return
     if not isinstance(node, Map):
-        faults.add("wrong_type", where, node, f"expected a mapping, found {_kind(node)}")
+        hide(node, faults)
+        kind = "text" if isinstance(node, Text) else "a list"
+        faults.add("wrong_type", where, node, f"expected a mapping, found {kind}")
         return
     seen: dict[str, Text] = {}
     for key, value in node.pairs:
         if not isinstance(key, Text):
+            hide(key, faults)
+            hide(value, faults)
             faults.add("bad_key", where, key, f"a key must be text, not {_kind(key)}")
-        elif key.plain and key.text == MERGE_KEY:
-            message = "merge keys (<<) are not supported"
-            faults.add("syntax", path(where, MERGE_KEY), key, message, "write the fields out")
-        else:
-            if first := seen.get(key.text):
-                message = f"{shown(key.text)} is already there on line {first.line}"
-                faults.add("duplicate_key", path(where, key.text), key, message)
-            seen.setdefault(key.text, key)
-            yield key, value
+            continue
+        if first := seen.get(key.text):
+            name = name_shown(key.text) if secret else key.text
+            message = f"{shown(name)} is already there on line {first.line}"
+            faults.add("duplicate_key", path(where, name), key, message)
+        seen.setdefault(key.text, key)
+        yield key, value
 
 
-def fields(node: Node, where: str, allowed: Sequence[str], faults: Faults) -> Fields:
-    """The known fields of a mapping, the first of duplicates."""
+def fields(
+    node: Node,
+    where: str,
+    allowed: Sequence[str],
+    faults: Faults,
+    also: str = "",
+    notes: Mapping[str, str] = NO_NOTES,
+) -> Fields:
+    """The known fields of a mapping, the first of duplicates.
+
+    Keys that begin with `also` are left alone; `notes` say why a key is not to be had here.
+    """
     found: Fields = {}
     for key, value in pairs(node, where, faults):
         if key.text in allowed:
             found.setdefault(key.text, (key, value))
             continue
-        other = OTHER_WORDS.get(key.text.lower(), "")
-        hint = f"did you mean {other}?" if other in allowed else faults.near(key.text, allowed)
+        if also and key.text.startswith(also):
+            continue
+        hide(value, faults)
+        other = OTHER_WORDS.get(key.text.lower(), "env" if ENV_KEY.fullmatch(key.text) else "")
+        hint = notes.get(key.text, "") or (f"did you mean {other}?" if other in allowed else "")
+        hint = hint or faults.near(key.text, allowed) or "known here: " + ", ".join(allowed)
         message = f"{shown(key.text)} is not known here"
-        hint = hint or "known here: " + ", ".join(allowed)
         faults.add("unknown_field", path(where, key.text), key, message, hint)
     return found
 
@@ -154,14 +175,14 @@ def name(node: Node, where: str, faults: Faults) -> str:
     return found
 
 
-def duration(node: Node, where: str, most_ms: int, faults: Faults) -> int:
+def duration(node: Node, where: str, most_ms: int, faults: Faults, hint: str = "") -> int:
     """Milliseconds."""
     found = full_text(node, where, faults)
     if found.strip():
         try:
             return read_duration(found, most_ms)
         except DurationFault as fault:
-            faults.add("bad_duration", where, node, f"{shown(found)}: {fault}")
+            faults.add("bad_duration", where, node, f"{shown(found)}: {fault}", hint)
     return 1
 
 

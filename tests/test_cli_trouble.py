@@ -58,7 +58,7 @@ def test_all_faults_of_a_file_are_told_together(shell: Shell) -> None:
     assert done.returncode == 2
     told = json.loads(done.stdout)
     assert told["ok"] is False
-    assert {(one["code"], one["where"], one["line"]) for one in told["errors"]} == {
+    assert {(one["code"], one["key"], one["line"]) for one in told["errors"]} == {
         ("cycle", "workflows.w.steps.a.needs[0]", 5),
         ("unknown_need", "workflows.w.steps.a.needs[1]", 5),
         ("bad_duration", "workflows.w.steps.b.timeout", 6),
@@ -67,7 +67,9 @@ def test_all_faults_of_a_file_are_told_together(shell: Shell) -> None:
         done = shell(words, "bad.yaml")
         assert done.returncode == 2 and not done.stdout
         for code, place in (("cycle", "5:"), ("unknown_need", "5:"), ("bad_duration", "6:")):
-            assert re.search(rf"^bad\.yaml:{place}\d+: {code}: ", done.stderr, re.M), done.stderr
+            assert re.search(rf"^bad\.yaml:{place}\d+: .* \({code}\)$", done.stderr, re.M), (
+                done.stderr
+            )
     assert json.loads(shell("runs", "--json").stdout) == []
 
 

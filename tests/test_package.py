@@ -114,15 +114,16 @@ def test_a_fault_says_where_it_is_and_what_would_help() -> None:
     assert [f.as_json() for f in error.faults] == [
         {
             "code": "unknown_need",
-            "where": "workflows.w.steps.clean.needs[1]",
+            "key": "workflows.w.steps.clean.needs[1]",
             "line": 8,
             "column": 23,
-            "message": 'there is no step "laod"; did you mean load?',
+            "message": 'there is no step "laod"',
+            "hint": "did you mean load?",
         }
     ]
     assert str(error) == (
-        'jobs.yaml:8:23: unknown_need: there is no step "laod"; did you mean load? '
-        "[workflows.w.steps.clean.needs[1]]\n"
+        "jobs.yaml:8:23: workflows.w.steps.clean.needs[1]: "
+        'there is no step "laod"; did you mean load? (unknown_need)\n'
         "            needs: [load, laod]\n"
         "                          ^"
     )
@@ -277,7 +278,7 @@ def _package_or_faults(raw: bytes) -> None:
     except PackageFaults as error:
         assert error.faults
         str(error).encode("utf-8")
-        lines = len(error.lines)
+        lines = len(error.source.lines)
         assert all(f.line >= 1 and f.column >= 1 and f.line <= lines + 1 for f in error.faults)
         canonical([f.as_json() for f in error.faults])
     else:

@@ -2,20 +2,27 @@
 
 import functools
 import re
+import shutil
+import sys
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, ParamSpec
 from urllib.parse import unquote
 
+import click
+
 from qinglong_sql.cli.words import complain, hush
 from qinglong_sql.errors import NotReady, QinglongError
 from qinglong_sql.package_fault import PackageFaults
+from qinglong_sql.package_source import WIDTH
 
 P = ParamSpec("P")
 OPTIONAL = {"psycopg": "postgres", "psycopg_pool": "postgres", "alembic": "migrate",
             "sqlalchemy": "migrate"}  # fmt: skip
 NOT_ALLOWED = "42501"
+BOLD = ("place", "caret")
+FAULT_COLOURS = {"caret": "red", "code": "cyan"}
 
 
 class Exit(IntEnum):
@@ -105,7 +112,18 @@ def faults_text(faults: PackageFaults) -> str:
     """All faults with their places; a file that cannot be read has none."""
     if [fault.code for fault in faults.faults] == ["unreadable"]:
         return f"{faults.filename}: {faults.faults[0].message}"
-    return str(faults)
+    width = min(WIDTH, max(shutil.get_terminal_size().columns - 4, 20)) if on_terminal() else WIDTH
+    return faults.render(painted_fault, width)
+
+
+def on_terminal() -> bool:
+    """Whether standard error, where faults are told, is read by a person right now."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def painted_fault(text: str, part: str) -> str:
+    """A part of a fault in its colour; all of them are told apart by their signs as well."""
+    return click.style(text, bold=True if part in BOLD else None, fg=FAULT_COLOURS.get(part))
 
 
 def unavailable(error: BaseException) -> tuple[Exit, str] | None:

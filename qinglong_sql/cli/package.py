@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from qinglong_sql.cli.exits import Exit, Refused, leave, reported
+from qinglong_sql.cli.exits import Exit, Refused, leave, painted_fault, reported
 from qinglong_sql.cli.options import opened, package_file, with_dsn, with_json
 from qinglong_sql.cli.words import complain, print_json, say
 from qinglong_sql.package import Package, load_package
@@ -31,7 +31,7 @@ def check(file: Path, as_json: bool) -> None:
         print_json({"ok": True, "errors": [], "warnings": warnings, "digest": package.digest})
         return
     for fault in package.warnings:
-        complain(f"warning: {fault.render(str(file))}")
+        complain(f"warning: {fault.render(str(file), package.source, painted_fault)}")
     say("ok")
 
 
