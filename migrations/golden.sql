@@ -394,16 +394,6 @@ begin
   from ql.admission_effect as e
   where e.run_id = p_run_id;
   perform ql.apply_effects(v_effects, 'admission');
-
-  insert into ql.step_output (run_id, step_key, attempt_id, output)
-  select
-    s.run_id,
-    s.step_key,
-    o.attempt_id,
-    o.output
-  from ql.step_run as s
-  join ql.step_output as o on o.run_id = p_retry_of_run_id and o.step_key = s.step_key
-  where s.run_id = p_run_id and s.result_code = 'taken_over';
   return true;
 end;
 $$;
@@ -2286,6 +2276,30 @@ $$;
 ALTER FUNCTION ql.sha256_hex(p_text text) OWNER TO ql_migrator;
 
 --
+-- Name: take_over_outputs(text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.take_over_outputs(p_run_id text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  insert into ql.step_output (run_id, step_key, attempt_id, output)
+  select
+    s.run_id,
+    s.step_key,
+    o.attempt_id,
+    o.output
+  from ql.run as r
+  join ql.step_run as s on s.run_id = r.run_id and s.result_code = 'taken_over'
+  join ql.step_output as o on o.run_id = r.retry_of_run_id and o.step_key = s.step_key
+  where r.run_id = p_run_id;
+end;
+$$;
+
+ALTER FUNCTION ql.take_over_outputs(p_run_id text) OWNER TO ql_migrator;
+
+--
 -- Name: wait_run(text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
@@ -2550,6 +2564,7 @@ begin
       )
     then
       v_outcome := 'created';
+      perform ql.take_over_outputs(v_run_id);
     end if;
   end if;
 
@@ -7245,6 +7260,13 @@ GRANT ALL ON FUNCTION ql.set_triggers(p_package_key text, p_generation bigint, p
 
 REVOKE ALL ON FUNCTION ql.sha256_hex(p_text text) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.sha256_hex(p_text text) TO ql_authority;
+
+--
+-- Name: FUNCTION take_over_outputs(p_run_id text); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.take_over_outputs(p_run_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.take_over_outputs(p_run_id text) TO ql_authority;
 
 --
 -- Name: FUNCTION wait_run(p_run_id text); Type: ACL; Schema: ql; Owner: ql_migrator

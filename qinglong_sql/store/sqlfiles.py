@@ -34,6 +34,7 @@ WORDS = (
     "publication",
     "publication_manifest",
     "admission",
+    "admission_retry",
     "schedule",
     "agenda",
     "frontier",

@@ -1,7 +1,5 @@
 -- ADMISSION — a run begins (DESIGN §5). Its id is derived from its key, so a repeated command finds
 -- the run, whatever generation is active by then; another command under the same key is a conflict.
--- A retry is a run of its own: what it takes over is the decision's matter. Without a key its id is
--- derived from the retried run alone, by other parts than any key's, so that no key can be in its way.
 
 -- STEP     start_run — admit one run of a workflow or of a single task
 -- LOCKS    package_generation (for share: the start guard)
@@ -64,93 +62,6 @@ begin
 end;
 $$;
 
--- STEP     start_retry — admit a run that takes over what succeeded in a run that did not
--- LOCKS    2 run (the retried one; waits) · package_generation (for share: the start guard)
--- READS    run, run_input, step_output of the retried run; admission_effect
--- WRITES   run, run_input, step_output; through ql.apply_effects
--- RETURNS  created | existing | conflict (the key belongs to another run)
--- RAISES   QL400, QL404, QL503
--- REPLAY   exact: one retry a run without a key, and one a key
-create or replace function ql_admission.start_retry (p_run_id text, p_run_key text)
-returns table (
-  run_id text, outcome text, status text, generation bigint, taken_over_count bigint
-)
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set lock_timeout = '1s'
-as $$
-#variable_conflict use_column
-declare
-  v_run_id text := ql.derived_id('ru', 'retry', p_run_id);
-  v_outcome text := 'existing';
-  v_old record;
-begin
-  perform ql.assert_read_committed();
-  if length(p_run_key) not between 1 and 200 then
-    raise exception 'a run key has 1 to 200 characters' using errcode = 'QL400';
-  end if;
-
-  -- without a key the answer needs nothing of the retried run, which may be purged by now
-  if p_run_key is not null or not exists (select from ql.run as r where r.run_id = v_run_id) then
-    perform ql.wait_run(p_run_id);  -- what is copied cannot be purged meanwhile
-    select
-      r.package_key,
-      r.kind,
-      r.target_key,
-      case r.status
-        when 'running' then 'is still open: cancel it first'
-        when 'succeeded' then 'has succeeded: there is nothing to retry'
-      end as fault,
-      i.input
-    into v_old
-    from ql.run as r
-    join ql.run_input as i on i.run_id = r.run_id
-    where r.run_id = p_run_id;
-    if v_old.fault is not null then
-      raise exception 'run % %', p_run_id, v_old.fault using errcode = 'QL400';
-    end if;
-    if p_run_key is not null then
-      v_run_id := ql.derived_id(
-        'ru', v_old.package_key, v_old.kind, v_old.target_key, p_run_key
-      );
-    end if;
-    if not exists (select from ql.run as r where r.run_id = v_run_id)
-      and ql.admit_run(
-        v_run_id,
-        v_old.package_key,
-        v_old.kind,
-        v_old.target_key,
-        coalesce(p_run_key, ''),
-        v_old.input,
-        p_run_id
-      )
-    then
-      v_outcome := 'created';
-    end if;
-  end if;
-
-  return query
-  select
-    r.run_id,
-    case when r.retry_of_run_id = p_run_id then v_outcome else 'conflict' end,
-    r.status,
-    r.generation,
-    (
-      select count(*)
-      from ql.step_run as s
-      where s.run_id = r.run_id and s.result_code = 'taken_over'
-    )
-  from ql.run as r
-  where r.run_id = v_run_id;
-end;
-$$;
-
 -- HELPER   check_start — the arguments of start_run
 -- RAISES   QL400
 create or replace function ql.check_start (
@@ -186,7 +97,7 @@ $$;
 --          just inserted it
 -- LOCKS    package_generation (for share)
 -- READS    admission_effect
--- WRITES   run, run_input, step_output; through ql.apply_effects
+-- WRITES   run, run_input; through ql.apply_effects
 -- RAISES   QL404
 create or replace function ql.admit_run (
   p_run_id text,
@@ -224,16 +135,6 @@ begin
   from ql.admission_effect as e
   where e.run_id = p_run_id;
   perform ql.apply_effects(v_effects, 'admission');
-
-  insert into ql.step_output (run_id, step_key, attempt_id, output)
-  select
-    s.run_id,
-    s.step_key,
-    o.attempt_id,
-    o.output
-  from ql.step_run as s
-  join ql.step_output as o on o.run_id = p_retry_of_run_id and o.step_key = s.step_key
-  where s.run_id = p_run_id and s.result_code = 'taken_over';
   return true;
 end;
 $$;
