@@ -42,8 +42,8 @@ def copy_online(
 ) -> None:
     """Copy a database as it is at one moment, while others read and write it; fsynced.
 
-    `target` is new, `live` as in `reader`. `on_part` gets the pages that are done and all of them. Raises sqlite3.Error
-    and OSError, and what `on_part` raises; then the target is not to be used.
+    `target` is new, `live` as in `reader`. `on_part` gets the pages that are done and all of them.
+    Raises sqlite3.Error and OSError, and what `on_part` raises; then the target is of no use.
     """
     with (
         closing(reader(source, live=live)) as origin,

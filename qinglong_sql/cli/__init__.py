@@ -18,7 +18,7 @@ COMMANDS = {
     "edge": "edge",
     "publish": "package",
     "start": "runs",
-    "cancel": "runs",
+    "cancel": "cancel",
     "retry": "retry",
     "declare-stopped": "operator",
     "status": "status",

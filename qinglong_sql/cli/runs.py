@@ -1,4 +1,4 @@
-"""Commands that move runs: start, cancel."""
+"""How runs begin: `start`, and what other commands share of that."""
 
 import getpass
 import uuid
@@ -9,7 +9,7 @@ import click
 
 from qinglong_sql.canonical import canonical, read_json
 from qinglong_sql.cli.exits import BadFile, Refused, reported
-from qinglong_sql.cli.options import opened, resolve_run, with_dsn, with_json
+from qinglong_sql.cli.options import opened, poke, with_dsn, with_json
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import complain, print_json, say
 from qinglong_sql.limits import INPUT_BYTES
@@ -103,6 +103,7 @@ def start(
     with opened(dsn) as store:
         kind, name = published_target(store, package, target)
         row = start_run(store, package, kind, name, key, text)
+        poke(dsn)
         if wait:
             complain(f"run {row['run_id']} {row['outcome']}")
             wait_and_leave(store, row["run_id"], dsn=dsn, timeout_ms=timeout, as_json=as_json)
@@ -136,34 +137,6 @@ def published_target(store: Store, package: str, name: str | None) -> tuple[str,
     if name is None:
         raise Refused(f"say which one to start, of: {choices}")
     raise Refused(f"package {package!r} has no workflow or task {name!r}; there are: {choices}")
-
-
-@click.command()
-@click.argument("run")
-@with_dsn
-@with_json
-@reported
-def cancel(run: str, dsn: str, as_json: bool) -> None:
-    """Request that a RUN is cancelled.
-
-    Nothing new starts; what runs is stopped, and the run is cancelled when all of it is gone.
-    """
-    with opened(dsn) as store:
-        row = request_cancel(store, resolve_run(store, run)["run_id"])
-        waits = store.read("explain", run_id=row["run_id"])
-    if as_json:
-        print_json({**row, "waits": waits})
-        return
-    if row["status"] != "running":
-        words = f"has ended: {row['status']}"
-    elif row["outcome"] == "already_requested":
-        words = f"cancellation was already requested ({row['cancel_reason']})"
-    else:
-        words = "cancellation requested"
-    say(f"{row['run_id']} {words}")
-    held = sorted({row["step_key"] for row in waits if row["waits_for"] in ("report", "lease")})
-    if held:
-        say(f"still running, being stopped: {', '.join(held)}")
 
 
 def request_cancel(store: Store, run_id: str, actor: str = "") -> dict[str, Any]:

@@ -1,0 +1,138 @@
+"""`cancel`: of runs by their ids, or of all open runs of a package after a look at them."""
+
+import time
+from typing import Any
+
+import click
+
+from qinglong_sql.cli.exits import Exit, leave, reported, told_as
+from qinglong_sql.cli.longwork import consent, count_text, meter
+from qinglong_sql.cli.options import opened, poke, resolve_run, with_dsn, with_json
+from qinglong_sql.cli.runs import request_cancel
+from qinglong_sql.cli.waiting import Duration
+from qinglong_sql.cli.words import Row, clock, complain, print_json, say, table
+from qinglong_sql.errors import QinglongError
+from qinglong_sql.limits import LOCAL_PAUSE_MS
+from qinglong_sql.store import Span, Store
+
+MOST = 10_000  # runs that one call cancels; a repetition takes the next
+SHOWN = 20
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@click.option("--package", metavar="P", help="All open runs of this package.")
+@click.option("--workflow", metavar="W", help="With --package: only of this workflow or task.")
+@click.option(
+    "--status",
+    type=click.Choice(["running"]),
+    help="With --package: running is what can be cancelled, and what is meant without it.",
+)
+@click.option(
+    "--older-than",
+    "age_ms",
+    type=Duration(),
+    metavar="D",
+    help="With --package: only those started longer ago than this: 30m, 2d.",
+)
+@click.option("--yes", is_flag=True, help="With --package: do it without a question.")
+@with_dsn
+@with_json
+@reported
+def cancel(
+    runs: tuple[str, ...],
+    package: str | None,
+    workflow: str | None,
+    status: str | None,
+    age_ms: int | None,
+    yes: bool,
+    dsn: str,
+    as_json: bool,
+) -> None:
+    """Request that a RUN is cancelled, or several, or all open ones of a package.
+
+    Nothing new starts; what runs is stopped, and the run is cancelled when all of it is gone.
+    With --package, the runs are listed first, and without --yes somebody has to agree.
+    """
+    if bool(runs) == (package is not None):
+        raise click.UsageError("name a RUN or several, or say which with --package")
+    if runs and (workflow or status or age_ms or yes):
+        raise click.UsageError("--workflow, --status, --older-than and --yes go with --package")
+    with opened(dsn) as store:
+        if package is None:
+            chosen = {resolve_run(store, run)["run_id"]: None for run in runs}
+        else:
+            found = open_runs(store, package, workflow, age_ms)
+            if not found:
+                print_json([]) if as_json else say("no open run of that kind; nothing to cancel")
+                return
+            preview(found)
+            consent(yes, f"Cancel {count_text(len(found[:MOST]), 'run')}?")
+            chosen = {row["run_id"]: None for row in found[:MOST]}
+        rows = [*requested(store, list(chosen))]
+        poke(dsn)
+        only = store.read("explain", run_id=rows[0]["run_id"]) if len(runs) == 1 else None
+    if as_json:
+        print_json(rows if only is None else {**rows[0], "waits": only})
+    else:
+        for row in rows:
+            say(f"{row['run_id']} {words_of(row)}")
+        tell_held(only or [])
+    leave(max((row.get("exit", Exit.OK) for row in rows), default=Exit.OK))
+
+
+def open_runs(store: Store, package: str, target: str | None, age_ms: int | None) -> list[Row]:
+    """Open runs that nobody has asked to cancel yet, the oldest first; at most MOST and one."""
+    which: dict[str, Any] = {"package_key": package, "cancel_requested_at_ms": None}
+    if target is not None:
+        which["target_key"] = target
+    if age_ms is not None:
+        which["admitted_at_ms"] = Span(0, int(time.time() * 1000) - age_ms)
+    return store.read("open_run", order="admitted_at_ms, run_id", limit=MOST + 1, **which)
+
+
+def preview(found: list[Row]) -> None:
+    """On standard error: what would be cancelled, the oldest first."""
+    names = ("run_id", "target_key", "status")
+    rows = [[*(row[name] for name in names), clock(row["admitted_at_ms"])] for row in found]
+    complain(table(["RUN", "TARGET", "STATUS", "STARTED"], rows[:SHOWN]))
+    if len(found) > SHOWN:
+        complain(f"and {count_text(len(found) - SHOWN, 'more run', MOST - SHOWN)}")
+    if len(found) > MOST:
+        complain(f"the oldest {MOST} are cancelled; repeat it for the others")
+
+
+def requested(store: Store, run_ids: list[str]) -> list[Row]:
+    """Ask for each, in a transaction of its own; what one raises is its outcome `refused`."""
+    rows = []
+    with meter("cancel") as shown:
+        for number, run_id in enumerate(run_ids, start=1):
+            try:
+                rows.append(request_cancel(store, run_id))
+            except QinglongError as error:
+                told = told_as(error)
+                if told is None or len(run_ids) == 1:
+                    raise
+                rows.append(
+                    {"run_id": run_id, "outcome": "refused", "words": told[1], "exit": told[0]}
+                )
+            shown.part(number, len(run_ids))
+            if number < len(run_ids):
+                time.sleep(LOCAL_PAUSE_MS / 1000)
+    return rows
+
+
+def words_of(row: Row) -> str:
+    if row["outcome"] == "refused":
+        return str(row["words"])
+    if row["status"] != "running":
+        return f"has ended: {row['status']}"
+    if row["outcome"] == "already_requested":
+        return f"cancellation was already requested ({row['cancel_reason']})"
+    return "cancellation requested"
+
+
+def tell_held(waits: list[Row]) -> None:
+    held = sorted({row["step_key"] for row in waits if row["waits_for"] in ("report", "lease")})
+    if held:
+        say(f"still running, being stopped: {', '.join(held)}")
