@@ -60,7 +60,7 @@ def test_a_held_step_goes_on_when_it_is_declared_stopped(
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"{attempt_id} declared stopped: it is lost",
-        f"step h is {step}; `run` with the same file goes on",
+        f"step h is {step}; an edge, or `run` with the same file, goes on",
     ]
     told = json.loads(shell(*words, "--json", env={"LOGNAME": "ann"}).stdout)
     assert (told["outcome"], told["status"], told["step_status"]) == ("applied", "lost", step)

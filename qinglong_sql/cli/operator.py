@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from qinglong_sql.cli.exits import Refused, reported
-from qinglong_sql.cli.options import opened, resolve_run, with_dsn, with_json
+from qinglong_sql.cli.options import opened, poke, resolve_run, with_dsn, with_json
 from qinglong_sql.cli.runs import user_name
 from qinglong_sql.cli.words import print_json, say
 from qinglong_sql.store import Span, Store
@@ -40,6 +40,7 @@ def declare_stopped(attempt: str, reason: str, follow: str | None, dsn: str, as_
             p_actor=user_name(),
             p_follow=follow,
         )[0]
+        poke(dsn)
         step = store.read("step_state", run_id=found["run_id"], step_key=found["step_key"])[0]
         run = store.read("run_state", run_id=found["run_id"])[0]
     if row["outcome"] == "contended":
@@ -53,7 +54,7 @@ def declare_stopped(attempt: str, reason: str, follow: str | None, dsn: str, as_
         print_json({**row, "step_key": step["step_key"], "step_status": step["status"]})
         return
     say(f"{row['attempt_id']} declared stopped: it is {row['status']}")
-    follows = "`run` with the same file goes on"
+    follows = "an edge, or `run` with the same file, goes on"
     if run["status"] != "running":
         follows = f"the run has ended, {run['status']}"
     say(f"step {step['step_key']} is {step['status']}; {follows}")
