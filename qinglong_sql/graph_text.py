@@ -73,15 +73,14 @@ def text_graph(
     for (lead, _, _, state, others), label, word, note in zip(
         rows, labels, words, notes, strict=True
     ):
-        line = [label + " " * (label_wide - cells(label))]
+        name = label[len(lead) :]
+        line = [lead + (paint(state, name) if state else name) + " " * (label_wide - cells(label))]
+        used = max(label_wide, cells(label)) + 2
         if word_wide:
-            line.append(word + " " * (word_wide - cells(word)))
+            line.append(paint(state, word) + " " * (word_wide - cells(word)))
+            used += word_wide + 2
         if any(notes):
-            used = sum(map(cells, line)) + 2 * len(line)
             line.append(note if wide is None else _note(others, strokes, wide - used))
-        if state:
-            line[0] = lead + paint(state, line[0][len(lead) :])
-            line[1] = paint(state, line[1])
         lines.append("  ".join(line).rstrip() + "\n")
     return "".join(lines)
 

@@ -4,6 +4,7 @@ worker.lock             held by the one worker of this folder; another process w
 worker_id               who that worker is, for as long as the folder lives
 exec/<offer_id>/        spec, input, output, journal, receipt, log of one execution (0700)
 log/<run_id>/<step>.<number>.log
+log/<run_id>/<step>.<number>.dropped    how many bytes a full log does not hold
 """
 
 import fcntl
@@ -18,7 +19,7 @@ from typing import Any
 
 from qinglong_sql.apart import open_up, read_plain
 from qinglong_sql.canonical import canonical, read_json
-from qinglong_sql.evidence import OURS
+from qinglong_sql.evidence import LOG_CAP_BYTES, OURS, RecordBroken, read_receipt
 from qinglong_sql.execution import Receipt, Spec
 from qinglong_sql.limits import ERROR_BYTES, OUTPUT_BYTES
 
@@ -209,9 +210,19 @@ def keep_log(folder: Path, state_dir: Path, run_id: str, step_key: str, number: 
     """
     at = state_dir / "log" / run_id
     with suppress(OSError):  # a full disk must not keep an attempt that is reported
-        if not stat.S_ISDIR(folder.lstat().st_mode) or not stat.S_ISREG(
-            (folder / "log").lstat().st_mode
-        ):
+        log = (folder / "log").lstat()
+        if not stat.S_ISDIR(folder.lstat().st_mode) or not stat.S_ISREG(log.st_mode):
             return
         at.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / "log").replace(at / f"{step_key}.{number}.log")
+        kept = at / f"{step_key}.{number}.log"
+        if log.st_size >= LOG_CAP_BYTES:
+            with suppress(OSError, RecordBroken):
+                receipt = read_receipt(folder)
+                if receipt is not None and receipt.bytes_dropped:
+                    dropped_file(kept).write_text(f"{receipt.bytes_dropped}\n")
+        (folder / "log").replace(kept)
+
+
+def dropped_file(log: Path) -> Path:
+    """Where it is kept how many bytes a full log does not hold."""
+    return log.with_suffix(".dropped")

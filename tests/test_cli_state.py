@@ -120,6 +120,6 @@ def test_logs_says_that_a_full_log_has_no_end(sqlite_dsn: str, tmp_path: Path) -
         done = shell("logs", run_id)
         assert done.returncode == 0 and ("END" in done.stdout) is not full
         assert done.stderr == full * (
-            "this log is full at 4194304 bytes: what the step wrote after them is not kept\n"
+            "this log is full at 4194304 bytes: 805700 bytes more are not kept\n"
         )
     shell.nothing_is_left()

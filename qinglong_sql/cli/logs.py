@@ -1,87 +1,129 @@
-"""`logs`: what a step wrote, from the folders of this machine's workers."""
+"""`logs`: what steps wrote, from the folders of this machine's workers."""
 
 import sys
-from pathlib import Path
 
 import click
 
 from qinglong_sql.cli.exits import Refused, reported
+from qinglong_sql.cli.follow import Follower
+from qinglong_sql.cli.log_lines import Show, show_for
 from qinglong_sql.cli.options import opened, resolve_run, state_folder, with_dsn, with_json
-from qinglong_sql.cli.words import Row, complain, print_json
-from qinglong_sql.evidence import LOG_CAP_BYTES
+from qinglong_sql.cli.pause import Patience, until_interrupted
+from qinglong_sql.cli.tail import Tail, live
+from qinglong_sql.cli.words import Row, complain, print_json, with_color
 from qinglong_sql.store import Store
 
-BLOCK_BYTES = 1 << 16
+SHOWN = ("run_id", "step_key", "number", "status")
 
 
 @click.command()
 @click.argument("run")
 @click.argument("step", required=False)
-@click.option("--attempt", type=int, help="The attempt's number; the last one when left out.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run, or the step, has ended.")
+@click.option("--attempt", type=int, help="The attempt's number, as behind # in a prefix.")
+@click.option(
+    "--tail",
+    "keep",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Begin with the last N lines of each log.",
+)
+@with_color
 @with_dsn
 @with_json
 @reported
-def logs(run: str, step: str | None, attempt: int | None, dsn: str, as_json: bool) -> None:
-    """Print what a STEP of a RUN wrote.
+def logs(
+    run: str,
+    step: str | None,
+    follow: bool,
+    attempt: int | None,
+    keep: int | None,
+    dsn: str,
+    as_json: bool,
+) -> None:
+    """Print what a RUN wrote, or one STEP of it.
 
-    Its standard output and error, as one.
-    Logs stay on the machine where the step ran, beside its worker.
+    Standard output and error of each step, as one. A whole run is told step by step with the name
+    in front of each line, `step#7` for a second or later attempt; one STEP is told as it is, of its
+    last attempt. With -f, lines come from all steps as they are written, and Ctrl-C ends only the
+    looking. Logs stay on the machine where the step ran, beside its worker.
     """
     with opened(dsn) as store:
         row = resolve_run(store, run)
-        chosen = choose_attempt(store, row["run_id"], step, attempt)
-    path = find_log(state_folder(dsn), chosen)
-    if path is None:
-        raise Refused(f"no log of {named(chosen)} on this machine; it is {chosen['status']}")
-    size = path.stat().st_size
-    if size >= LOG_CAP_BYTES:
-        complain(f"this log is full at {size} bytes: what the step wrote after them is not kept")
-    if as_json:
-        wanted = ("run_id", "step_key", "number", "status")
-        text = path.read_bytes().decode("utf-8", "replace")
-        print_json({**{name: chosen[name] for name in wanted}, "path": str(path), "text": text})
-        return
-    if sys.stdout is None:
-        return
-    with path.open("rb") as log:
-        while block := log.read(BLOCK_BYTES):
-            sys.stdout.buffer.write(block)
-    sys.stdout.buffer.flush()
-
-
-def choose_attempt(store: Store, run_id: str, step: str | None, number: int | None) -> Row:
-    """The wanted attempt, the last one of the step without a number. Raises Refused."""
-    steps = store.read("step_state", order="step_key", run_id=run_id)
-    attempts = store.read("attempt_state", order="number", run_id=run_id)
-    keys = sorted({attempt["step_key"] for attempt in attempts})
-    if step is None and len(keys) == 1:
-        step = keys[0]
-    if step is None:
-        raise Refused(f"say which step, of: {', '.join(keys)}" if keys else "no step has started")
-    state = next((one["status"] for one in steps if one["step_key"] == step), None)
-    if state is None:
-        raise Refused(f"no step {step!r} in this run; there are: {', '.join(map(key_of, steps))}")
-    mine = [attempt for attempt in attempts if attempt["step_key"] == step]
-    if not mine:
-        raise Refused(f"step {step!r} has not run: it is {state}")
-    chosen = [attempt for attempt in mine if number in (None, attempt["number"])]
+        run_id = row["run_id"]
+        steps = [one["step_key"] for one in store.read("step_state", order="step_key",
+                                                       run_id=run_id)]  # fmt: skip
+        if step is not None and step not in steps:
+            raise Refused(f"no step {step!r} in this run; there are: {', '.join(steps)}")
+        if len(steps) == 1:
+            step = steps[0]
+        whole = step is None and attempt is None
+        show = show_for(steps if whole else None, as_json and follow)
+        if follow:
+            follower = Follower(store, run_id, state_folder(dsn), show, Patience(dsn))
+            with until_interrupted():
+                follower.to_the_end(step, attempt, keep)
+            return
+        attempts = store.read("attempt_state", order="number", run_id=run_id)
+        chosen = live(attempts) if whole else [choose_attempt(store, attempts, run_id, step,
+                                                              attempt)]  # fmt: skip
     if not chosen:
-        numbers = ", ".join(str(attempt["number"]) for attempt in mine)
-        raise Refused(f"step {step!r} has no attempt {number}; it has: {numbers}")
+        raise Refused("no step has started")
+    tails = [Tail(state_folder(dsn), one) for one in chosen]
+    there = [tail for tail in tails if tail.found()]
+    if not there and len(chosen) == 1:
+        raise Refused(f"no log of {named(chosen[0])} on this machine; it is {chosen[0]['status']}")
+    if as_json:
+        told = [as_row(tail, keep) for tail in there]
+        print_json(told if whole else told[0])
+    else:
+        print_logs(there, show, keep, whole)
+    if len(there) < len(tails):
+        lacking = ", ".join(named(tail.attempt) for tail in tails if tail not in there)
+        complain(f"no log on this machine: {lacking}")
+
+
+def print_logs(tails: list[Tail], show: Show, keep: int | None, whole: bool) -> None:
+    """One log after the other."""
+    for tail in tails:
+        missing = tail.missing()
+        if missing:
+            of = f"the log of {named(tail.attempt)}" if whole else "this log"
+            complain(f"{of} {missing}")
+        tail.skip(keep)
+        show.rest(tail, last=True)
+        tail.close()
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def as_row(tail: Tail, keep: int | None) -> Row:
+    tail.skip(keep)
+    text = b"".join(tail.blocks()).decode("utf-8", "replace")
+    wanted = {name: tail.attempt[name] for name in SHOWN}
+    return {**wanted, "path": str(tail.path), "text": text, "missing": tail.missing()}
+
+
+def choose_attempt(
+    store: Store, attempts: list[Row], run_id: str, step: str | None, number: int | None
+) -> Row:
+    """The wanted attempt, the last one of the step without a number. Raises Refused."""
+    mine = [one for one in attempts if step in (None, one["step_key"])]
+    if not mine:
+        (state,) = store.read("step_state", run_id=run_id, step_key=step) if step else [None]
+        what = (
+            f"step {step!r} has not run: it is {state['status']}"
+            if state
+            else "no step has started"
+        )
+        raise Refused(what)
+    chosen = [one for one in mine if number in (None, one["number"])]
+    if not chosen:
+        numbers = ", ".join(str(one["number"]) for one in mine)
+        of = f"step {step!r}" if step else "this run"
+        raise Refused(f"{of} has no attempt {number}; it has: {numbers}")
     return chosen[-1]
-
-
-def key_of(step: Row) -> str:
-    return str(step["step_key"])
 
 
 def named(attempt: Row) -> str:
     return f"{attempt['step_key']}, attempt {attempt['number']}"
-
-
-def find_log(state: Path, attempt: Row) -> Path | None:
-    """The log of an ended attempt, or of one that still runs."""
-    ended = f"log/{attempt['run_id']}/{attempt['step_key']}.{attempt['number']}.log"
-    live = f"exec/{attempt['offer_id']}/log"
-    found = (path for name in (ended, live) for path in state.glob(f"*/{name}"))
-    return next((path for path in found if path.is_file()), None)
