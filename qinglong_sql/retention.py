@@ -41,8 +41,9 @@ def purge(
 ) -> Purged:
     """Delete the runs that ended before a time, those that ended first at first, with their logs.
 
-    `folder` is the state folder whose workers kept the logs, `limit` the most runs that go. Raises
-    what the store raises; what is gone by then stays gone.
+    `folder` is the state folder whose workers kept the logs, `limit` the most runs that go. Once
+    nothing is due any more, logs that a killed purge left go as well. Raises what the store raises;
+    what is gone by then stays gone.
     """
     done, size = Purged(), PAGE_SIZE
     while limit is None or done.runs < limit:
@@ -54,10 +55,10 @@ def purge(
         if rows and on_page is not None:
             on_page(done)
         if len(rows) < page:
-            break
+            return _logs(done, 0, _orphans(store, folder, before_ms))
         size = max(1, size // 2) if took > LONG_PAGE_S else min(PAGE_SIZE, size * 2)
         time.sleep(LOCAL_PAUSE_MS / 1000)
-    return _logs(done, 0, _orphans(store, folder, before_ms))
+    return done
 
 
 def _logs(done: Purged, runs: int, folders: Iterable[Path]) -> Purged:

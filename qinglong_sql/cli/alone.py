@@ -10,7 +10,7 @@ from qinglong_sql.cli.exits import Refused
 from qinglong_sql.cli.options import state_folder
 from qinglong_sql.store import SQLITE
 
-LOCK = "worker.lock"
+WORKER, EDGE = "worker.lock", "edge.lock"
 
 
 def who_works(dsn: str) -> str | None:
@@ -22,28 +22,31 @@ def who_works(dsn: str) -> str | None:
     edge = _edge(folder)
     if edge is not None:
         return f"an edge (pid {edge['pid']})" if "pid" in edge else "an edge"
-    held = [lock.parent for lock in _locks(folder) if not _is_free(lock)]
-    return f"a run or an edge (state folder {held[0]})" if held else None
+    held = [lock for lock in _locks(folder) if not _is_free(lock)]
+    return f"a run or an edge (it holds {held[0]})" if held else None
 
 
 @contextmanager
 def alone(dsn: str, what: str) -> Iterator[None]:
     """Keep every worker of this machine out. Raises Refused, saying who works, when one does.
 
-    The lock of folder 0 is taken even when it is not there yet: a worker begins with it.
+    The locks that an edge and a first run take are made when they are not there yet.
     """
     who = who_works(dsn)
     if who is not None:
         raise Refused(f"{who} works on this database; stop it before {what}")
-    folder, held = state_folder(dsn), []
+    folder = state_folder(dsn)
+    held: list[int] = []
     try:
-        for lock in {*_locks(folder), folder / "0" / LOCK}:
+        for lock in sorted({*_locks(folder), folder / EDGE, folder / "0" / WORKER}):
             lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             held.append(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             try:
                 fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise Refused(f"a run begins on this database; {what} has to wait") from error
+                raise Refused(
+                    f"somebody begins to work on this database; {what} has to wait"
+                ) from error
         yield
     finally:
         for descriptor in held:
@@ -79,7 +82,7 @@ def _edge(folder: Path) -> dict[str, object] | None:
 
 
 def _locks(folder: Path) -> list[Path]:
-    return sorted([*folder.glob(LOCK), *folder.glob(f"[0-9]*/{LOCK}")])
+    return sorted([*folder.glob(EDGE), *folder.glob(f"*/{WORKER}")])
 
 
 def _is_free(lock: Path) -> bool:

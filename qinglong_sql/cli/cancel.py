@@ -20,7 +20,7 @@ SHOWN = 20
 
 
 @click.command()
-@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@click.argument("run", metavar="[RUN]...", nargs=-1)
 @click.option("--package", metavar="P", help="All open runs of this package.")
 @click.option("--workflow", metavar="W", help="With --package: only of this workflow or task.")
 @click.option(
@@ -40,7 +40,7 @@ SHOWN = 20
 @with_json
 @reported
 def cancel(
-    runs: tuple[str, ...],
+    run: tuple[str, ...],
     package: str | None,
     workflow: str | None,
     status: str | None,
@@ -54,13 +54,13 @@ def cancel(
     Nothing new starts; what runs is stopped, and the run is cancelled when all of it is gone.
     With --package, the runs are listed first, and without --yes somebody has to agree.
     """
-    if bool(runs) == (package is not None):
+    if bool(run) == (package is not None):
         raise click.UsageError("name a RUN or several, or say which with --package")
-    if runs and (workflow or status or age_ms or yes):
+    if run and (workflow or status or age_ms or yes):
         raise click.UsageError("--workflow, --status, --older-than and --yes go with --package")
     with opened(dsn) as store:
         if package is None:
-            chosen = {resolve_run(store, run)["run_id"]: None for run in runs}
+            chosen = {resolve_run(store, one)["run_id"]: None for one in run}
         else:
             found = open_runs(store, package, workflow, age_ms)
             if not found:
@@ -71,7 +71,7 @@ def cancel(
             chosen = {row["run_id"]: None for row in found[:MOST]}
         rows = [*requested(store, list(chosen))]
         poke(dsn)
-        only = store.read("explain", run_id=rows[0]["run_id"]) if len(runs) == 1 else None
+        only = store.read("explain", run_id=rows[0]["run_id"]) if len(run) == 1 else None
     if as_json:
         print_json(rows if only is None else {**rows[0], "waits": only})
     else:
