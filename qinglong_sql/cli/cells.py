@@ -117,6 +117,8 @@ def grid(
     told = []
     for n, line in enumerate(lines):
         shown = [padded(line[i], wides[i], right=head[i] in right) for i in front]
+        if left is None:  # nothing follows, so no space is painted at the end
+            shown[-1] = shown[-1].rstrip()
         if n:
             shown = [paint(cell) for cell in shown]
         if left is None or wide is None:

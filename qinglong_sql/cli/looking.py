@@ -6,12 +6,12 @@ from qinglong_sql.canonical import digest
 from qinglong_sql.cli import COMMANDS, cells
 from qinglong_sql.cli.exits import reported
 from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
-from qinglong_sql.cli.reasons import ORDER, Screen, reason_of, short, waits
+from qinglong_sql.cli.reasons import ORDER, Reason, Screen, reason_of, served, short, waits
 from qinglong_sql.cli.steps import BAD, CODES, flow_table, groups, in_words, needs_of
 from qinglong_sql.cli.timebar import legend
 from qinglong_sql.cli.words import (
+    COLOURS,
     Row,
-    coloured,
     now_ms,
     print_json,
     say,
@@ -46,7 +46,8 @@ def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
         attempts = store.read("attempt_state", order="number", run_id=run_id)
         pairs = store.read("step_need", order="step_key, need_key", run_id=run_id)
         intents = store.read("intent_state", run_id=run_id)
-        screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn))
+        screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
+        rows = waits(store, run_id)
     needs, intent = needs_of(pairs), intents[0] if intents else None
     if as_json:
         more = {"steps": steps, "attempts": attempts, "needs": needs, "intent": intent}
@@ -63,6 +64,11 @@ def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     if bars:
         say(click.style(legend(), dim=True))
     wrong(row, steps, attempts, screen, wide)
+    for one in rows:
+        reason = reason_of(one, screen)
+        if reason.stuck:
+            say("")
+            stuck(one, reason, wide)
     next_words(row, screen)
 
 
@@ -90,9 +96,8 @@ def header(row: Row, intent: Row | None, screen: Screen, wide: int) -> None:
         at = screen.at(intent["requested_at_ms"])
         told.append(("cancel", f"requested: {intent['reason']}{by}, at {at}"))
     for name, words in told:
-        if name == "status":
-            words = coloured(row["status"], words)
-        say_wrapped(f"{name:<9}{words}", wide, 9)
+        colour = COLOURS.get(row["status"]) if name == "status" else None
+        say_wrapped(f"{name:<9}{words}", wide, 9, fg=colour)
 
 
 def wrong(row: Row, steps: list[Row], attempts: list[Row], screen: Screen, wide: int) -> None:
@@ -138,7 +143,7 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     with opened(dsn) as store:
         row = resolve_run(store, run)
         rows = waits(store, row["run_id"])
-        screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn))
+        screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
     reasons = [(one, reason_of(one, screen)) for one in rows]
     if as_json:
         print_json([{**one, "command": why.command, "stuck": why.stuck} for one, why in reasons])
@@ -152,17 +157,36 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     rest = [pair for pair in reasons if pair not in needs]
     rest.sort(key=lambda pair: (not pair[1].stuck, ORDER.index(pair[0]["waits_for"])))
     for one, why in rest:
-        mark = coloured("failed", "STUCK ") if why.stuck else ""
-        what = one["step_key"] or "the run"
-        state = f"{what}, {one['status']} ({one['waits_for']})"
-        say_wrapped(f"{mark}{sign_of(one['status'])} {state}: {why.words}", wide, 2)
+        if why.stuck:
+            stuck(one, why, wide)
+            continue
+        say_wrapped(f"{named(one)}: {why.words}", wide, 2)
         say_wrapped(f"  resolved by: {why.then}", wide, 4)
         if why.command:
-            say(f"  {'type' if why.stuck else 'look'}: {click.style(why.command, bold=True)}")
+            say(f"  look: {click.style(why.command, bold=True)}")
+    after: dict[str, list[str]] = {}
     for key in dict.fromkeys(one["step_key"] for one, _ in needs):
         on = ", ".join(one["waits_on"] for one, _ in needs if one["step_key"] == key)
-        say_wrapped(
-            f"{sign_of('pending')} {key}, pending (need): waits for the end of {on}", wide, 2
+        after.setdefault(on, []).append(key)
+    for on, keys in after.items():
+        wait = "waits" if len(keys) == 1 else "wait"
+        words = (
+            f"{sign_of('pending')} {', '.join(keys)}, pending (need): {wait} for the end of {on}"
         )
+        say_wrapped(words, wide, 2)
     if needs:
         say(f"  look: {screen.command('graph ' + short(row['run_id']))}")
+
+
+def named(row: Row) -> str:
+    """What waits, and for what in the word of the view."""
+    return f"{sign_of(row['status'])} {row['step_key'] or 'the run'}, {row['status']}" + (
+        f" ({row['waits_for']})"
+    )
+
+
+def stuck(row: Row, why: Reason, wide: int) -> None:
+    """What needs a person, with what to type."""
+    say_wrapped(f"STUCK {named(row)}: {why.words}", wide, 2, fg="red")
+    say_wrapped(f"  resolved by: {why.then}", wide, 4)
+    say(f"  type: {click.style(why.command, bold=True)}")

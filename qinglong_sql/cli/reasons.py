@@ -1,5 +1,6 @@
 """Why a run does not move, in words, and what to type about it (the view `explain`)."""
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ GRACE_MS = (
 OVERDUE_MS = 60_000  # what is due is done within a cadence; a minute means that nobody does it
 ORDER = ("fault", "hold", "evidence", "report", "lease", "worker", "queue", "retry", "intent",
          "admission", "need")  # fmt: skip
+SESSIONS = 1000
 BY_ITSELF = "the next cycle of the scheduler"
 
 
@@ -65,6 +67,12 @@ def waits(store: Store, run_id: str) -> list[Row]:
         if after is not None and row["due_at_ms"] is not None and row["due_at_ms"] < now:
             row["waits_for"] = after
     return rows
+
+
+def served(store: Store) -> set[str]:
+    """Queues of the workers that are registered; one that was killed may be among them."""
+    rows = store.read("worker_state", limit=SESSIONS, status="online")
+    return {queue for row in rows for queue in json.loads(row["queues"])}
 
 
 def short(id_: str) -> str:

@@ -4,6 +4,7 @@ Everything is read by an index and bounded: it costs what is open or due, never 
 """
 
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,13 @@ def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
     leased = [one for rows in held.values() for one in rows if one["lease_status"] == "leased"]
     busy = {one["queue"] for one in leased}
     due = [row for stage in STAGES if (row := due_of(store, stage, screen.now))]
-    stuck = stuck_of(store, runs, replace(screen, busy=busy), due)
+    edge = edge_of(dsn)
+    stuck = stuck_of(store, runs, replace(screen, busy=busy), due) + unpublished(edge, screen)
     return {
         "ok": not stuck,
         "now_ms": screen.now,
         "database": database_of(dsn),
-        "edge": edge_of(dsn),
+        "edge": edge,
         "open_count": min(len(counted), COUNTED),
         "open_more": len(counted) > COUNTED,
         "looked_at_count": len(runs),
@@ -129,6 +131,29 @@ def _add(found: dict[tuple[str, str], Row], key: tuple[str, str], row: Row, reas
         "then": reason.then,
         "command": reason.command,
     }
+
+
+def unpublished(edge: dict[str, Any] | None, screen: Screen) -> list[Row]:
+    """Package files that the edge could not publish; what was active stays active."""
+    packages = (edge or {}).get("packages")
+    if not isinstance(packages, dict):
+        return []
+    folder, found = str(packages.get("folder") or "."), []
+    if packages.get("fault"):
+        found.append((folder, str(packages["fault"]), screen.command(f"edge --packages {folder}")))
+    for file in packages.get("files") or []:
+        if file.get("faults"):
+            first = file["faults"][0]
+            words = str(first.get("message") if isinstance(first, dict) else first)
+            path = shlex.quote(str(Path(folder) / str(file.get("file"))))
+            found.append((path, words, f"qinglong-sql check {path}"))
+    told: dict[tuple[str, str], Row] = {}
+    for path, words, command in found:
+        row = {"waits_for": "package", "waits_on": path, "run_id": None, "step_key": None,
+               "attempt_id": None, "since_ms": None}  # fmt: skip
+        reason = Reason(f"not published: {words}", "a file that checks", command, True)
+        _add(told, ("package", path), row, reason)
+    return list(told.values())
 
 
 def packages_of(store: Store) -> list[Row]:
