@@ -76,7 +76,7 @@ def plain(text: str, folder: Path) -> str:
         (r"ru[0-9a-f]{24}", "RUN"),
         (r"ru[0-9a-f]{10}\b", "RU"),
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}", "TIME"),
-        (r"\b\d\d:\d\d:\d\d\b", "TIME"),
+        (r"(\d{4}-\d\d-\d\d )?\b\d\d:\d\d:\d\d\b", "TIME"),
         (r"\bUTC([+-]\d\d:\d\d)?", "ZONE"),
         (r"\|[0·░█][^|\n]*\||\| [ ·░█]*\|", "|BAR|"),
         (r"\b\d+(\.\d+)?s\b", "SPAN"),

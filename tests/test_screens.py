@@ -1,13 +1,16 @@
 """Screens at 80 and 40 columns and with ASCII signs alone, as golden text (golden/screens)."""
 
 import io
-from pathlib import Path
+from contextlib import closing
 
+import click
 import pytest
 from rich.console import Console
 
 from qinglong_sql.cli import progress
 from qinglong_sql.cli.cells import cells
+from qinglong_sql.cli.steps import step_table
+from qinglong_sql.store import open_store
 from tests.screens import SIZES, Facts, prepared, same_as_golden
 
 
@@ -41,3 +44,28 @@ def seen(name: str, text: str, size: str) -> None:
         assert command or cells(line) <= wide, line
     if size == "ascii":
         assert text.isascii() or "磁盘" in text
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_run_while_it_runs_and_at_its_end(
+    facts: Facts, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SIZES[size].items():
+        monkeypatch.setenv(name, value)
+    wide = int(SIZES[size]["COLUMNS"])
+    told = []
+    with closing(open_store(f"sqlite:///{facts.shell.folder}/qinglong.db")) as store:
+        for name in ("moving", "bad", "queued"):
+            watch = progress.Watch(store, facts.runs[name], progress.Silent())
+            run = watch.look(facts.now_ms)
+            view = progress.Table()
+            paper = io.StringIO()
+            view.console = Console(width=wide, height=24, file=paper, color_system=None)
+            view.run, view.steps = run, watch.steps()
+            view.console.print(view.table(facts.now_ms), end="")
+            told.append(f"-- {name}, drawn\n{paper.getvalue()}")
+            view.close()
+        rows = store.read("step_state", order="step_key", run_id=facts.runs["bad"])
+        attempts = store.read("attempt_state", order="number", run_id=facts.runs["bad"])
+        told.append(f"-- bad, at its end\n{click.unstyle(step_table(rows, attempts))}\n")
+    seen(f"run.{size}", "\n".join(told), size)

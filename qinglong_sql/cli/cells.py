@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 PIPE_COLUMNS = 120  # what is piped is cut nowhere; pictures still need a width
 LEAST_COLUMNS = 20
 GAP = "  "
-TAIL_COLUMNS = 18
+TAIL_COLUMNS = 24
 INDENT = "    "
 _OF_NO_WIDTH = ("Mn", "Me", "Cf", "Cc")
 
@@ -99,15 +99,16 @@ def grid(
 ) -> list[str]:
     """Lines of a table: a title line, then the rows, as wide as their cells are.
 
-    When it is wider than `wide`, the columns named in `drop` go first, in that order; then the last
-    column is wrapped. `right` are columns of numbers. `paint` colours a padded cell.
+    When it is wider than `wide`, the last column is wrapped; when that does not do, the columns
+    named in `drop` go, in that order. `right` are columns of numbers; `paint` colours a cell.
     """
     lines = [list(head), *(["" if cell is None else cell for cell in row] for row in rows)]
     wides = [max(cells(line[i]) for line in lines) for i in range(len(head))]
     kept = [i for i in range(len(head)) if i == 0 or any(line[i] for line in lines[1:])]
     kept = kept if len(lines) > 1 else list(range(len(head)))
     for title in drop:
-        if wide is None or _sum(wides, kept) <= wide:
+        least = [*wides[:-1], min(wides[-1], TAIL_COLUMNS)]  # the last one can be wrapped
+        if wide is None or _sum(least, kept) <= wide:
             break
         kept = [i for i in kept if head[i] != title]
     front, last = kept[:-1], kept[-1]

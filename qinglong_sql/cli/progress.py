@@ -1,11 +1,14 @@
 """What `run` shows while it runs: a live table on a terminal, plain lines elsewhere."""
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from qinglong_sql.cli.words import COLOURS, Row, clock, hush, plain_signs, say, span
-from qinglong_sql.graph import LOOKS, OTHER_LOOK
+import click
+
+from qinglong_sql.cli import cells
+from qinglong_sql.cli.words import COLOURS, Row, clock, hush, plain_signs, say, sign_of, span
 from qinglong_sql.store import Store
 
 ORDER = ("running", "lost", "retry_wait", "ready", "waiting_approval", "pending")
@@ -60,7 +63,9 @@ class Table:
         from rich.live import Live
 
         self.plain = plain_signs()
-        self.console = Console(highlight=False)
+        ctx = click.get_current_context(silent=True)
+        colourless = ctx is not None and ctx.color is False
+        self.console = Console(highlight=False, no_color=colourless or None)
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
         self.live.start()
         self.run: Row = {}
@@ -81,29 +86,36 @@ class Table:
             self.live.update(self.table(now_ms), refresh=True)
 
     def table(self, now_ms: int) -> Any:
-        from rich.table import Table as RichTable
         from rich.text import Text
 
-        room = max(3, self.console.height - 4)
-        shown = chosen(self.steps, room)
-        drawn = RichTable(box=None, padding=(0, 2, 0, 0), show_header=False)
-        for step in shown:
-            status = step["status"]
-            style = COLOURS.get(status, "dim")
-            lines = (f"{self.sign(status)} {step['step_key']}", said(step, now_ms))
-            drawn.add_row(*(Text(line, style=style, overflow="crop") for line in lines))
+        shown = chosen(self.steps, max(3, self.console.height - 4))
+        drawn = Text(no_wrap=True, overflow="crop")
+        for line, status in self.lines(shown, now_ms, self.console.width):
+            drawn.append(f"{line}\n", style=COLOURS.get(status, "dim"))
         left = len(self.steps) - len(shown)
         ended = sum(step["finished_at_ms"] is not None for step in self.steps)
         more = f", {left} not shown" if left else ""
-        drawn.add_row(
-            f"{ended} of {len(self.steps)} steps ended{more}",
-            span(self.run["admitted_at_ms"], now_ms),
-        )
+        took = span(self.run["admitted_at_ms"], now_ms)
+        drawn.append(f"{ended} of {len(self.steps)} steps ended{more}, {took}")
         return drawn
 
+    def lines(self, steps: list[Row], now_ms: int, wide: int) -> list[tuple[str, str]]:
+        """(line, status) of each step, within a width: long keys and words are cut."""
+        mark = "~" if self.plain else "…"
+        names = [f"{self.sign(step['status'])} {step['step_key']}" for step in steps]
+        room = min(max(map(cells.cells, names), default=0), wide // 2)
+        return [
+            (
+                cells.padded(cells.cut(name, room, mark), room)
+                + "  "
+                + cells.cut(said(step, now_ms), wide - room - 2, mark),
+                step["status"],
+            )
+            for name, step in zip(names, steps, strict=True)
+        ]
+
     def sign(self, status: str) -> str:
-        sign, plain, _ = LOOKS.get(status, OTHER_LOOK)
-        return plain if self.plain else sign
+        return sign_of(status, plain=self.plain)
 
     def note(self, words: str) -> None:
         self.console.print(words, markup=False)
@@ -136,9 +148,11 @@ def said(step: Row, now_ms: int) -> str:
     if status == "ready":
         return "waits for a free slot"
     if status == "retry_wait":
-        return f"{step['result_code']}, again in {span(now_ms, step['due_at_ms'])}"
+        return f"again in {span(now_ms, step['due_at_ms'])}: {step['result_code']}"
     if step["finished_at_ms"] is None:
         return status
+    if status == "skipped":
+        return "skipped, a step it needs did not succeed"
     code = f" ({step['result_code']})" if step["result_code"] else ""
     took = span(step["started_at_ms"], step["finished_at_ms"])
     return f"{status}{code}" + (f" after {took}{attempt}" if took != "-" else "")
@@ -174,7 +188,8 @@ def view_for(as_json: bool, quiet: bool) -> View:
     """The view that suits where standard output goes."""
     if as_json or quiet or sys.stdout is None:
         return Silent()
-    return Kept(Table() if sys.stdout.isatty() else Lines())
+    live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return Kept(Table() if live else Lines())
 
 
 class Watch:
