@@ -28,6 +28,7 @@ from qinglong_sql.limits import (
     EDGE_DISPATCH,
     IDLE_EDGE_MS,
     IDLE_STANDALONE_MS,
+    PAGE_SIZE,
     STANDALONE_DISPATCH,
 )
 from qinglong_sql.package import Package
@@ -42,7 +43,6 @@ MAX_QUEUES = 128
 SHOWN_EXECUTIONS = 128
 PURGE_FIRST_MS = 60_000
 PURGE_EVERY_MS = 3600 * 1000
-PURGED_AT_ONCE = 500
 MOST_SLOTS_ON_A_SMALL_DEVICE = 4
 
 
@@ -139,6 +139,7 @@ class Edge:
         self._last_error: dict[str, Any] | None = None
         self._look_at_ms = self._looked_ms = 0
         self._purge_at_ms = boottime_ms() + PURGE_FIRST_MS
+        self._purged = 0
         self._status = ""
         self._status_at_ms = 0.0
         self._queues: set[str] = {"default"}
@@ -311,12 +312,21 @@ class Edge:
             self._worker.serve(sorted(self._queues))
 
     def _purge(self) -> None:
+        """Once an hour what is too old goes, a page a look: nothing else waits for long."""
         if self._keep_ms is None or boottime_ms() < self._purge_at_ms:
             return
-        self._purge_at_ms = boottime_ms() + PURGE_EVERY_MS
         from qinglong_sql.retention import purge
 
-        purge(self._store, wall_ms() - self._keep_ms, folder=self._folder, limit=PURGED_AT_ONCE)
+        self._purge_at_ms = boottime_ms() + PURGE_EVERY_MS
+        before_ms = wall_ms() - self._keep_ms
+        gone = purge(self._store, before_ms, folder=self._folder, limit=PAGE_SIZE).runs
+        self._purged += gone
+        if gone == PAGE_SIZE:
+            self._purge_at_ms = self._look_at_ms = 0
+        elif self._purged:
+            words = f"purged {self._purged} run{'s' * (self._purged != 1)} older than --keep"
+            self._log.say("purged", words, runs=self._purged)
+            self._purged = 0
 
     def _write_status(self) -> None:
         """Keep the status file true: when something changed, and at most once a cadence."""
