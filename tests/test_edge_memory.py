@@ -1,6 +1,5 @@
-"""What an edge needs on a small device: memory after ten runs of twenty steps, and no heavy module."""
+"""What an edge needs on a small device: memory after ten runs, and no heavy module."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,11 +32,8 @@ def test_memory_after_ten_runs_of_twenty_steps(
     state = shell.folder / "q.db.worker"
     process = shell.begin("edge", "--packages", "packages", output=shell.folder / "log")
     try:
-        wait(lambda: ((ask(state, "wake") and ask(state, "status")) or {}).get("packages", {})
-             .get("files", [{}])[:1] not in ([], [{}]), "the file is seen")  # fmt: skip
-        wait(
-            lambda: json.loads(shell("start", "p", "w", "--json").stdout or "0"), "it is published"
-        )
+        wait(lambda: ask(state, "wake") and shell("start", "p", "w").returncode == 0,
+             "it is published")  # fmt: skip
         for _ in range(RUNS - 1):
             assert shell("start", "p", "w").returncode == 0
         wait(lambda: (ask(state, "status") or {}).get("runs_ended") == RUNS, "all have ended")
