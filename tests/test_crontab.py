@@ -410,7 +410,8 @@ def test_more_jobs_than_aliases_may_share_their_variables() -> None:
 SECRET = "hunter2"
 PIECES = st.sampled_from(
     ["*", "0", "7", "*/5", "mon", "@daily", "%", "\\%", "\\", "#", " ", "\t", "\n", "\r\n", "'",
-     '"', "x.sh", "task", "root", "PATH=", "TZ=", "CRON_TZ=", "SHELL=/bin/bash\n", "0 1 * * * ", "京",
+     '"', "x.sh", "task", "root", "PATH=", "TZ=", "CRON_TZ=", "SHELL=/bin/bash\n", "0 1 * * * ",
+     "京",
      "cd /a && ", "{", ": ", "- ", "&a", "\x85", "\u2028", "\ufeff", "\x07", "|", ">"]
 )  # fmt: skip
 TEXTS = st.lists(PIECES, max_size=40).map("".join) | st.text(max_size=80)
