@@ -1,7 +1,7 @@
 """What a package file's text is read into: nodes with their places, every scalar as written."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from qinglong_sql.package_fault import Faults, Placed, path, shown
 from qinglong_sql.package_source import Hidden
@@ -75,12 +75,12 @@ def height(node: Node) -> int:
 def brought(node: Node, via: Place) -> Node:
     """The node as an alias at `via` brings it, all its parts knowing that."""
     if isinstance(node, Text):
-        return replace(node, via=via)
+        return Text(node.text, node.plain, node.line, node.column, via, node.span)
     if isinstance(node, List):
-        return replace(node, items=[brought(item, via) for item in node.items], via=via)
-    return replace(
-        node, pairs=[(brought(key, via), brought(one, via)) for key, one in node.pairs], via=via
-    )
+        items = [brought(item, via) for item in node.items]
+        return List(items, node.line, node.column, via, node.height)
+    pairs = [(brought(key, via), brought(one, via)) for key, one in node.pairs]
+    return Map(pairs, node.line, node.column, via, node.height, node.covered)
 
 
 def texts_of(node: Node) -> Iterator[tuple[Text, bool]]:

@@ -27,7 +27,6 @@ ON_LOST = ("retry", "fail", "hold")
 LOST_ATTEMPTS = 3
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RESERVED_ENV = "QL_"
-NULLS = ("null", "Null", "NULL", "~")  # nothing to YAML, but all scalars here are text
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +91,6 @@ def execution(found: value.Fields, where: str, faults: Faults, defaults: Default
 
 def _run(node: Node, where: str, faults: Faults) -> str | list[str]:
     if not isinstance(node, List):
-        if isinstance(node, Text) and node.plain and node.text in NULLS:
-            message = f"{node.text} would be the name of a program, not nothing"
-            faults.add("bad_value", where, node, message, "write what to execute, or quote it")
         return value.full_text(node, where, faults)
     if not node.items:
         faults.add("bad_value", where, node, "the command is empty")
@@ -123,7 +119,7 @@ def _env(node: Node, where: str, faults: Faults) -> Model:
             faults.add("bad_key", inner, key, message, "choose another name")
         if isinstance(item, Map):
             env.setdefault(key.text, _file(item, inner, key, faults))
-        elif isinstance(item, Text) and item.plain and item.text in NULLS:
+        elif isinstance(item, Text) and item.plain and item.text in value.NULLS:
             env.setdefault(key.text, None)
         else:
             env.setdefault(key.text, value.text(item, inner, faults))

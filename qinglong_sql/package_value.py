@@ -20,6 +20,7 @@ Fields = dict[str, tuple[Text, Node]]
 NO_NOTES: Mapping[str, str] = {}
 KEY = re.compile(KEY_PATTERN)
 INTEGER = re.compile(r"0|[1-9][0-9]{0,17}")
+NULLS = ("null", "Null", "NULL", "~")  # nothing to YAML, but all scalars here are text
 FLAGS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 # What people write who come from other systems.
 OTHER_WORDS = {
@@ -157,10 +158,14 @@ def text(node: Node, where: str, faults: Faults) -> str:
 
 
 def full_text(node: Node, where: str, faults: Faults) -> str:
-    """Text that says something."""
+    """Text that says something; empty when it does not, or is null."""
     if isinstance(node, Text) and not node.text.strip():
         code = "wrong_type" if node.absent else "bad_value"
         faults.add(code, where, node, "has no value", "leave the key out or give it one")
+    elif isinstance(node, Text) and node.plain and node.text in NULLS:
+        message = f"{node.text} would be a text, not nothing"
+        faults.add("bad_value", where, node, message, "leave the key out, or quote it")
+        return ""
     return text(node, where, faults)
 
 

@@ -12,7 +12,9 @@ from qinglong_sql.cli.words import settle_colour
 COMPLETING = "_QINGLONG_SQL_COMPLETE"
 
 COMMANDS = {
+    "init": "init",
     "check": "package",
+    "schema": "schema",
     "import-crontab": "crontab",
     "run": "run",
     "edge": "edge",
@@ -24,6 +26,7 @@ COMMANDS = {
     "status": "status",
     "runs": "listing",
     "show": "looking",
+    "watch": "watch",
     "events": "events",
     "explain": "looking",
     "logs": "logs",
@@ -64,7 +67,7 @@ class Lazy(click.Group):
 def main(ctx: click.Context, no_color: bool) -> None:
     """Run workflows from a YAML file, on SQLite or PostgreSQL.
 
-    Start with `qinglong-sql check FILE`, then `qinglong-sql run FILE`.
+    Start with `qinglong-sql init`, `qinglong-sql check FILE`, then `qinglong-sql run FILE`.
 
     Exit codes: 0 succeeded, 1 failed, 2 bad file or usage, 3 cancelled, 4 timed out, 5 refused or
     unknown, 6 not ready, 130 killed by a second interrupt.
