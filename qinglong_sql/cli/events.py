@@ -51,15 +51,15 @@ def events(
             print_json([without_names(event) for event in history.more()])
             return
         show = shown_as_json if as_json else lines(utc)
+        if follow:
+            with until_interrupted():
+                history.follow(show, Patience(dsn))
+            return
         found = history.more()
         for event in found:
             show(event)
-        if not follow:
-            if not found:
-                say("no events")
-            return
-        with until_interrupted():
-            history.follow(show, Patience(dsn))
+        if not found:
+            say("no events")
 
 
 class History:
