@@ -4,6 +4,7 @@ Works on a raw sqlite3 connection (isolation_level None) and on a raw psycopg co
 superuser with autocommit; the schema is that of sql/<engine>/table.sql and sql/decision.
 """
 
+import itertools
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -62,7 +63,7 @@ def write(connection: Connection, states: Iterable[State], known: set[str] | Non
     """
     found: rows.Rows = {name: [] for name in rows.COLUMNS}
     known = set() if known is None else known
-    for state in states:
+    for state in itertools.chain.from_iterable(map(_with_before, states)):
         rows.definitions(found, state.graph, known)
         rows.run_rows(found, state)
         rows.step_rows(found, state)
@@ -85,6 +86,12 @@ def write(connection: Connection, states: Iterable[State], known: set[str] | Non
                     copy.write_row(row)
     names = ", ".join(f"ql.{name}" for name, table in found.items() if table)
     connection.execute(f"analyze {names}".encode())
+
+
+def _with_before(state: State) -> Iterator[State]:
+    if state.before is not None:
+        yield state.before
+    yield state
 
 
 def clear(connection: psycopg.Connection[Any]) -> None:

@@ -13,7 +13,18 @@ from pathlib import Path
 
 from tests.cases import AT, EVIDENCE, SHAPES, Shape, build, ended, run_id
 from tests.single_cases import single
-from tests.state import Attestation, Graph, Intent, Node, Offer, Policy, Report, Run, State
+from tests.state import (
+    Attestation,
+    Graph,
+    Intent,
+    Node,
+    Offer,
+    Policy,
+    Report,
+    Run,
+    State,
+    Step,
+)
 from tests.telling import facts_of, rows_of, told
 
 PATH = Path(__file__).parent / "golden" / "decision.md"
@@ -52,6 +63,38 @@ def admissions() -> Iterator[State]:
     yield State("", Run(version=0), Graph((Node("a"), Node("b"), Node("c", ("a", "b")))))
     yield State("", Run(version=0, kind="task"), Graph((Node("main"),)))
     yield flow("a ready, b pending needs a")
+    chain = "a, b needs a, c needs b"
+    for was, ends, now in (
+        (chain, "succeeded succeeded failed", chain),
+        (chain, "succeeded succeeded succeeded", chain),
+        (chain, "succeeded failed skipped", chain),
+        (chain, "succeeded succeeded failed", "a!, b needs a, c needs b"),
+        (chain, "succeeded succeeded failed", "a, b! needs a, c needs b"),
+        (chain, "succeeded succeeded failed", "a, n needs a, b needs n, c needs b"),
+        ("a, b, c needs b", "succeeded succeeded failed", "a, b needs a, c needs b"),
+        ("a, b needs a, c", "succeeded succeeded failed", "a, b, c"),
+        ("a, b, c needs a b", "succeeded succeeded succeeded", "a, c needs a"),
+    ):
+        yield again(was, ends, now)
+    for ends, now in (("failed", "main"), ("succeeded", "main"), ("succeeded", "main!")):
+        yield again("main", ends, now, kind="task")
+
+
+def again(was: str, ends: str, now: str, kind: str = "workflow") -> State:
+    """A retry: the old flow and how its steps ended, the new flow; `!` marks another text."""
+    old, new = nodes_of(was), nodes_of(now)
+    steps = tuple(Step(node.key, to) for node, to in zip(old, ends.split(), strict=True))
+    before = State(run_id(0), Run("failed", kind=kind), Graph(old), steps)
+    return State("", Run(version=0, kind=kind), Graph(new), before=before)
+
+
+def nodes_of(text: str) -> tuple[Node, ...]:
+    found = []
+    for part in text.split(", "):
+        key, *needs = part.split()
+        policy = Policy(text="other") if key.endswith("!") else Policy()
+        found.append(Node(key.rstrip("!"), tuple(needs[1:]), policy))
+    return tuple(found)
 
 
 def frontiers() -> Iterator[State]:
@@ -196,9 +239,13 @@ def golden_states(numbers: Iterator[int] | None = None) -> dict[str, list[State]
     """The table's states by view, each with a run id of its own."""
     numbers = itertools.count(1) if numbers is None else numbers
     return {
-        view: [replace(state, run_id=run_id(next(numbers))) for state in states()]
-        for view, states in WORDS.items()
+        view: [_numbered(state, numbers) for state in states()] for view, states in WORDS.items()
     }
+
+
+def _numbered(state: State, numbers: Iterator[int]) -> State:
+    before = state.before and replace(state.before, run_id=run_id(next(numbers)))
+    return replace(state, run_id=run_id(next(numbers)), before=before)
 
 
 def rendered() -> str:

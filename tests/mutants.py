@@ -184,7 +184,36 @@ CASES = (
     ),
     Mutant(
         "every step starts ready", "admission", "admission_effect",
-        "w.need_count = 0 then", "w.need_count >= 0 then",
+        "e.need_count = 0 then", "e.need_count >= 0 then",
+    ),
+    Mutant(
+        "a failed step is taken over", "admission", "admission_effect",
+        "where s.status = 'succeeded';", "where s.status in ('succeeded', 'failed');",
+    ),
+    Mutant(
+        "a changed task is taken over", "admission", "admission_effect",
+        " and t.digest = o.digest", "",
+    ),
+    Mutant(
+        "another generation is another task", "admission", "admission_effect",
+        "t.digest = o.digest", "t.task_id = o.task_id",
+    ),
+    Mutant(
+        "a step with fewer needs is taken over", "admission", "admission_effect",
+        "where w.need_count = (", "where w.need_count <= (",
+    ),
+    Mutant(
+        "a step with another need is taken over", "admission", "admission_effect",
+        "          and o.step_key = n.step_key\n          and o.distance = 1\n", "",
+    ),
+    Mutant(
+        "an ancestor of an ancestor is not asked", "admission", "admission_effect",
+        "    and w.step_key = k.step_key\n    and not exists (",
+        "    and w.step_key = k.step_key\n    and w.distance = 1\n    and not exists (",
+    ),
+    Mutant(
+        "what a step needs is not asked", "admission", "admission_effect",
+        "        and b.step_key = w.ancestor_key\n", "",
     ),
 )  # fmt: skip
 ON_POSTGRES = (

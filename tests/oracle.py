@@ -39,23 +39,49 @@ from tests.state import (
     report_of,
     step_of,
     task_id,
+    text_of,
 )
 
 MAX_ATTEMPTS_A_RUN = 8192  # DESIGN §12
 
 
 def admission(state: State) -> list[Effect]:
-    """A run that was just inserted: its first event, and its steps in key order (DOMAIN §3.2)."""
+    """A run that was just inserted: its first event, and its steps in key order (DOMAIN §3.2).
+
+    What a retry takes over begins as succeeded (issue 3; sql/README.md says when).
+    """
 
     def moves() -> Iterator[Move]:
         if state.run.version != 0:
             return
         yield "run", state.run_id, None, "running", 0, None, "workflow.admitted", None, None
+        taken = taken_over(state)
         for node in sorted(state.graph.nodes, key=lambda one: one.key):
+            own_id = task_id(node.policy)
+            if node.key in taken:
+                event, code = "step.taken_over", "taken_over"
+                yield "step", node.key, None, "succeeded", 0, code, event, None, own_id
+                continue
             to = "pending" if node.needs else "ready"
-            yield "step", node.key, None, to, 0, None, "step.created", None, task_id(node.policy)
+            yield "step", node.key, None, to, 0, None, "step.created", None, own_id
 
     return numbered(state, moves())
+
+
+def taken_over(state: State) -> set[str]:
+    """Steps whose result would come out the same: they, and all above them, are as they were."""
+    if state.before is None:
+        return set()
+    status = {one.key: one.status for one in state.before.steps}
+    were = {one.key: (text_of(one.policy), set(one.needs)) for one in state.before.graph.nodes}
+    same = {
+        one.key
+        for one in state.graph.nodes
+        if status.get(one.key) == "succeeded"
+        and were[one.key] == (text_of(one.policy), set(one.needs))
+    }
+    above = distances(state.graph)
+    return {key for key in same if same.issuperset(above[key])}
 
 
 def frontier(state: State) -> list[Effect]:
@@ -216,6 +242,20 @@ def violations(state: State) -> set[str]:
         ),
         "a_held_lease_belongs_to_a_live_attempt": any(
             one.status == "leased" and one.number in ended for one in state.leases
+        ),
+        "a_succeeded_step_has_its_attempt": any(
+            step.status == "succeeded"
+            and not step.taken_over
+            and (step.key, "succeeded") not in {(a.step_key, a.status) for a in state.attempts}
+            for step in state.steps
+        ),
+        "only_a_retry_takes_over_what_never_ran_in_it": any(
+            step.taken_over
+            and (
+                (state.before is None and state.run.retry_of is None)
+                or any(one.step_key == step.key for one in state.attempts)
+            )
+            for step in state.steps
         ),
         "only_a_succeeded_step_has_output": any(
             one.has_output and one.status != "succeeded" for one in state.steps

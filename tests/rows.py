@@ -4,7 +4,7 @@ import hashlib
 from functools import lru_cache
 from typing import Any
 
-from tests.state import Graph, Policy, State, attempt_id, distances, offer_id, task_id
+from tests.state import Graph, Policy, State, attempt_id, distances, offer_id, task_id, text_of
 
 PACKAGE = "facts"
 DIGEST = "0" * 64
@@ -20,7 +20,7 @@ COLUMNS = {
     "workflow_step": "workflow_id step_key task_id need_count",
     "workflow_ancestor": "workflow_id ancestor_key step_key distance",
     "run": "run_id package_key generation kind target_key target_id run_key input_digest"
-    " step_count deadline_at_ms admitted_at_ms status version attempt_count"
+    " step_count deadline_at_ms retry_of_run_id admitted_at_ms status version attempt_count"
     " cancel_requested_at_ms cancel_reason result_code finished_at_ms updated_at_ms",
     "step_run": "run_id step_key task_id status version attempt_count claim_return_count"
     " ready_at_ms started_at_ms finished_at_ms due_at_ms result_code",
@@ -70,10 +70,15 @@ def definitions(rows: Rows, graph: Graph, known: set[str]) -> None:
 def _task(policy: Policy) -> tuple[Any, ...]:
     own_id = task_id(policy)
     return (
-        own_id, PACKAGE, 1, own_id, DIGEST, "{}", None, policy.attempts, policy.backoff_ms,
+        own_id, PACKAGE, 1, own_id, _digest(policy), "{}", None, policy.attempts, policy.backoff_ms,
         policy.max_backoff_ms, int(policy.on_failed), int(policy.on_timed_out), 1, policy.on_lost,
         "default",
     )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _digest(policy: Policy) -> str:
+    return hashlib.sha256(repr(text_of(policy)).encode()).hexdigest()
 
 
 @lru_cache(maxsize=4096)
@@ -93,8 +98,9 @@ def run_rows(rows: Rows, state: State) -> None:
     rows["run"].append(
         (
             state.run_id, PACKAGE, 1, run.kind, target, target, state.run_id, DIGEST, len(nodes),
-            run.deadline_at_ms, 1_000, run.status, run.version, run.attempt_count, requested,
-            run.cancel_reason, code, 9_000 if over else None, newest,
+            run.deadline_at_ms, state.before.run_id if state.before else run.retry_of, 1_000,
+            run.status, run.version, run.attempt_count, requested, run.cancel_reason,
+            code, 9_000 if over else None, newest,
         )
     )  # fmt: skip
     rows["agenda"] += [(state.run_id, *one) for one in state.agenda]
@@ -125,7 +131,7 @@ def step_rows(rows: Rows, state: State) -> None:
         (
             state.run_id, one.key, tasks[one.key], one.status, one.version, one.attempt_count,
             one.claim_return_count, *STEP_TIMES.get(one.status, (1_000, 2_000, 3_000)),
-            one.due_at_ms, _step_code(one.status),
+            one.due_at_ms, "taken_over" if one.taken_over else _step_code(one.status),
         )
         for one in state.steps
     ]  # fmt: skip

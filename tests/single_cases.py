@@ -18,6 +18,7 @@ from tests.cases import (
     graph_of,
     run_id,
 )
+from tests.retry_cases import retries
 from tests.state import (
     TERMINAL,
     Attempt,
@@ -188,6 +189,6 @@ def admissions(numbers: Iterator[int]) -> Iterator[State]:
 def singles(numbers: Iterator[int]) -> Iterator[State]:
     """All of this file that is a legal shape or must be refused."""
     for family in (
-        ends, losses, claim_returns, delays, leases, intents, run_ends, admissions,
+        ends, losses, claim_returns, delays, leases, intents, run_ends, admissions, retries,
     ):  # fmt: skip
         yield from family(numbers)

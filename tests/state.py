@@ -4,7 +4,7 @@ Times are milliseconds. Values that no rule looks at (names, tokens, inputs) are
 fills them in.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 TERMINAL = frozenset({"succeeded", "failed", "skipped", "cancelled", "timed_out"})
@@ -21,6 +21,8 @@ class Policy:
     on_failed: bool = False
     on_timed_out: bool = False
     on_lost: str = "fail"
+    text: str = ""  # whatever else the task says
+    generation: int = 1  # another one is another revision of the same text
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Run:
     kind: str = "workflow"
     cancel_reason: str | None = None  # set once the intent has been applied
     deadline_at_ms: int | None = None
+    retry_of: str | None = None  # State.before says more, unless that run is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Step:
     claim_return_count: int = 0
     due_at_ms: int | None = None
     has_output: bool = False
+    taken_over: bool = False  # from the run that this one retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,7 @@ class State:
     intent: Intent | None = None
     agenda: tuple[tuple[str, int], ...] = ()  # stage, due_at_ms
     events: tuple[Event, ...] = ()
+    before: "State | None" = None  # the run that this one retries
 
 
 def attempt_id(state: State, number: int) -> str:
@@ -154,7 +159,17 @@ def offer_id(state: State, offer: Offer) -> str:
 def task_id(policy: Policy) -> str:
     listed = "f" * policy.on_failed + "t" * policy.on_timed_out
     numbers = f"{policy.attempts}-{policy.backoff_ms}-{policy.max_backoff_ms}"
-    return f"ta-{numbers}-{listed}-{policy.on_lost}"
+    own = f"ta-{numbers}-{listed}-{policy.on_lost}"
+    return (
+        own
+        + f"-{policy.text}" * bool(policy.text)
+        + f"-g{policy.generation}" * (policy.generation > 1)
+    )
+
+
+def text_of(policy: Policy) -> Policy:
+    """What a task says, whatever generation it is said in."""
+    return replace(policy, generation=1)
 
 
 def is_open(state: State) -> bool:

@@ -176,6 +176,14 @@ def other_shapes(numbers: Iterator[int]) -> Iterator[State]:
             yield replace(one(), agenda=tuple((stage, due) for stage in STAGES))
         state = one()
         yield replace(state, run=replace(state.run, status="failed"), agenda=(("expiry", 0),))
+        if SHAPES[name].step == "succeeded":
+            for retried in ("ru-gone", None):
+                state = one()
+                run = replace(state.run, retry_of=retried)
+                steps = tuple(replace(step, taken_over=True) for step in state.steps)
+                yield replace(state, run=run, steps=steps)
+                run, state = replace(run, attempt_count=0), one()
+                yield replace(state, run=run, steps=steps, attempts=(), leases=())
 
 
 STAGES = ("frontier", "task_admission", "cancellation", "deadline", "retry", "expiry")

@@ -71,6 +71,7 @@ def facts_of(state: State) -> str:
     parts = [f"{run.kind} {run.status}"] if run.status != "running" or run.version == 0 else []
     if run.version == 0:
         parts = [f"{run.kind} just inserted", *(_node(node) for node in state.graph.nodes)]
+        parts += [f"retries {' · '.join(_ended(state.before))}"] if state.before else []
     if run.cancel_reason:
         parts.append(f"intent {run.cancel_reason}")
     elif state.intent:
@@ -83,6 +84,12 @@ def facts_of(state: State) -> str:
     return "; ".join(parts)
 
 
+def _ended(before: State) -> Iterator[str]:
+    status = {one.key: one.status for one in before.steps}
+    for node in before.graph.nodes:
+        yield f"{_node(node)} {status[node.key]}"
+
+
 def _node(node: Node) -> str:
     policy = node.policy
     needs = f" needs {' '.join(node.needs)}" if node.needs else ""
@@ -91,6 +98,7 @@ def _node(node: Node) -> str:
     says += [f"on {' '.join(listed)}"] if listed else []
     says += [f"on_lost {policy.on_lost}"] if policy.on_lost != "fail" else []
     says += [f"back-off {policy.backoff_ms}–{policy.max_backoff_ms}"] if policy.backoff_ms else []
+    says += [f"{policy.text} text"] if policy.text else []
     return f"**{node.key}**{needs}{' [' + ', '.join(says) + ']' if says else ''}"
 
 
