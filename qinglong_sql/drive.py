@@ -1,5 +1,6 @@
 """The loop of one process: cycle, worker, and a wait that a finished execution ends (DESIGN §7)."""
 
+import math
 import os
 import select
 import time
@@ -41,11 +42,13 @@ def drive(
     """Run cycles and the worker until `until` says so; `on_change` is called when something moved.
 
     What a tick raises is told to `on_error` and tried again in the next one. It is raised when time
-    cannot help (NotReady, Malformed), and when every tick of the last `give_up_ms` raised. A wait
+    cannot help (NotReady, Malformed), and when every tick of the last `give_up_ms` raised; who
+    never gives up (math.inf) lets one malformed thing not end all others. A wait
     ends when the descriptor `wake` is readable, which is then emptied, or one of `doors`, of which
     then its function is called. Without `lease` the worker takes nothing new. It stays open.
     """
     turn, delay_ms, failing_since_ms = Turn(), 0.0, None
+    hopeless = NotReady if math.isinf(give_up_ms) else NotReady | Malformed
     while not until():
         early = lease and failing_since_ms is None
         turn, moved, error = _tick(store, worker, turn, pages, lease=lease, early=early)
@@ -57,8 +60,7 @@ def drive(
             if failing_since_ms is None:
                 failing_since_ms = clock()
             cause = error.__cause__ if isinstance(error, StageFailed) else error
-            hopeless = isinstance(cause, NotReady | Malformed)
-            if hopeless or clock() - failing_since_ms >= give_up_ms:
+            if isinstance(cause, hopeless) or clock() - failing_since_ms >= give_up_ms:
                 raise error
             if on_error:
                 on_error(error)

@@ -364,10 +364,11 @@ class Edge:
         elif self._worker.busy():
             self._worker.renew_soon()
             self._trying(self._worker.settle)
+        if self._worker.busy():
             self._log.say(
                 "left",
-                f"stopped; {self._executions()} goes on for {self._worker.lease_ms / 1000:g}s at"
-                " most, unless an edge is back by then and takes over",
+                f"stopped; {self._executions()} may go on for {self._worker.lease_ms / 1000:g}s,"
+                " and longer if an edge is back by then and takes over",
             )
         else:
             self._log.say("end", "stopped")

@@ -1,4 +1,4 @@
-"""An edge for a long time, with tasks at random, ended and killed in between: what grows, what leaks.
+"""An edge for long, with tasks at random, ended and killed in between: what grows, what leaks.
 
     python -m scripts.soak --minutes 30 --tasks 50 --seed 1 [--json FILE] [--profile standalone]
 
@@ -59,6 +59,7 @@ class Soak:
     folder: Path
     rng: random.Random
     profile: str
+    lease_ms: int = 10_000
     process: subprocess.Popen[bytes] | None = None
     lives: int = -1
     samples: list[Sample] = field(default_factory=list)
@@ -86,8 +87,9 @@ class Soak:
         with (self.folder / "edge.log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command("edge", "--packages", str(self.folder / "packages"), "--profile",
-                             self.profile, "--lease-ms", "10000", "--grace-ms", "500",
-                             "--drain", "1s", "--slots", str(SLOTS), "--status-file", str(self.folder / "status.json")),
+                             self.profile, "--lease-ms", str(self.lease_ms), "--grace-ms", "500",
+                             "--drain", "1s", "--slots", str(SLOTS),
+                             "--status-file", str(self.folder / "status.json")),
                 cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         self.until(lambda: (self.status() or {}).get("pid") == self.process.pid, "the edge answers")
@@ -178,13 +180,14 @@ def kind_of(kind: str) -> str:
     return "workflow" if kind.startswith("flow") else "task"
 
 
-def write_package(folder: Path, tasks: int) -> None:
+def write_package(folder: Path, tasks: int, *, quick: bool) -> None:
     """`tasks` tasks, some of which fail, sleep, write or leave children, and a few workflows."""
     kinds = [
         "true", "sleep 0.2", "sleep 1", "echo out; echo err >&2; exit 3", "sleep 3",
         "head -c 20000 /dev/zero | tr '\\0' x", "sleep 30 & echo left one behind",
         "echo '{\"n\": 1}' > \"$QL_OUTPUT\"", "mktemp -p . >/dev/null; rm -f tmp.*", "sleep 6",
     ]  # fmt: skip
+    kinds = [kind for kind in kinds if not quick or kind not in ("sleep 3", "sleep 6")]
     lines = ["package: soak", "tasks:"]
     for number in range(tasks):
         more = [
@@ -227,7 +230,10 @@ def bytes_by_table(path: Path) -> tuple[dict[str, int], dict[str, int], int, int
     By dbstat if SQLite has it, else by the length of the rows alone.
     """
     with closing(open_sqlite(path)) as connection:
-        one = lambda text: connection.execute(text).fetchone()[0]  # noqa: E731
+
+        def one(text: str) -> int:
+            return int(connection.execute(text).fetchone()[0])
+
         owner = dict(connection.execute("select name, tbl_name from sqlite_schema").fetchall())
         tables = sorted({name for name in owner.values() if not name.startswith("sqlite_")})
         rows = {name: one(f'select count(*) from "{name}"') for name in tables}
@@ -246,11 +252,12 @@ def bytes_by_table(path: Path) -> tuple[dict[str, int], dict[str, int], int, int
 
 def soaked(soak: Soak, minutes: float, tasks: int) -> None:
     """Run the edge for that long, and then until nothing is open any more."""
-    write_package(soak.folder / "packages", tasks)
+    write_package(soak.folder / "packages", tasks, quick=minutes < 1)
     soak.begin()
     soak.until(lambda: (soak.status() or {}).get("packages", {}).get("files"), "a file is seen")
     end = time.monotonic() + minutes * 60
-    every_s = minutes * 60 / 18
+    quick = minutes < 1
+    every_s = minutes * 60 / (4 if quick else 18)
     end_at = time.monotonic() + every_s
     hows = ["term", "kill", "all"]
     with closing(open_store(soak.dsn)) as store:
@@ -267,12 +274,15 @@ def soaked(soak: Soak, minutes: float, tasks: int) -> None:
             if time.monotonic() >= end_at and not 0.2 < left < 0.75:  # one long life between
                 how = hows[sum(soak.ends.values()) % len(hows)]
                 soak.end(how)
-                time.sleep(soak.rng.random() * 3)
+                time.sleep(soak.rng.random() * (0.5 if quick else 3))
                 soak.begin()
                 end_at = time.monotonic() + every_s * (0.5 + soak.rng.random())
-            time.sleep(soak.rng.random() * 0.5)
+            time.sleep(soak.rng.random() * (0.1 if quick else 0.5))
         soak.until(lambda: not store.read("open_run", limit=1), "all runs have ended", 600)
-        time.sleep(6)  # folders of ended executions go, and the edge comes to rest
+        # The folders of ended executions go, and the edge comes to rest.
+        soak.until(lambda: not list(soak.state.glob("edge/exec/*")), "its folders are gone", 15)
+        time.sleep(1)
+        soak.next_s = 0.0
         soak.sample()
 
 
@@ -281,7 +291,7 @@ def judged(soak: Soak, minutes: float) -> dict[str, Any]:
     assert soak.process
     bad = soak.broken
     last = [one for one in soak.samples if one.life == soak.lives][-1]
-    first = [one for one in soak.samples if one.life == soak.lives][0]
+    first = next(one for one in soak.samples if one.life == soak.lives)
     if last.folders:
         bad.append(f"{last.folders} execution folders are left")
     if last.processes > 1:  # its fork server
@@ -379,7 +389,7 @@ def shown(report: dict[str, Any]) -> str:
 def run(minutes: float, tasks: int, seed: int, profile: str, folder: Path) -> dict[str, Any]:
     """A soak in a folder; the report. Ends all that it started, whatever happens."""
     (folder / "packages").mkdir()
-    soak = Soak(folder, random.Random(seed), profile)
+    soak = Soak(folder, random.Random(seed), profile, 5_000 if minutes < 1 else 10_000)
     try:
         soaked(soak, minutes, tasks)
         return judged(soak, minutes)

@@ -228,7 +228,7 @@ def test_what_outlives_an_edge_is_taken_over(one_site: Site, how: str) -> None:
     pid = one_site.pid("slow")
     if how == "term":
         assert stopped(first, 2) == 0
-        assert "1 execution goes on for 5s at most" in one_site.log.read_text()
+        assert "1 execution may go on for 5s" in one_site.log.read_text()
     else:
         first.kill()
         first.wait()

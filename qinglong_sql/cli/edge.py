@@ -157,8 +157,8 @@ def edge(
                 words_of,
                 lease_ms=lease_ms,
                 grace_ms=grace_ms,
-                packages=packages,
-                status_file=status_file,
+                packages=packages and packages.absolute(),
+                status_file=status_file and status_file.absolute(),
                 keep_ms=keep_ms,
             )
             killed = serve(served)
