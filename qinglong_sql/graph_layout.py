@@ -147,6 +147,8 @@ def _follower(spot: Spot) -> Spot | None:
 
 
 def _wish(spot: Spot, upward: bool, both: bool) -> float:
+    if spot.wrapped:
+        return 0.0  # rows of one block stand below each other
     near = spot.below if upward else spot.above
     near = [*spot.above, *spot.below] if both or not near else near
     # A line through several ranks should be straight before anything else is.

@@ -23,6 +23,7 @@ class Spot:
     breadth: float  # along the rank
     above: list["Spot"] = field(default_factory=list)
     below: list["Spot"] = field(default_factory=list)
+    wrapped: bool = False  # one of many alike, in several rows
     place: int = 0
     u: float = 0.0
 
@@ -102,13 +103,15 @@ def _wrapped(groups: list[list[str]], spots: Mapping[str, Spot], longest: float)
     if total <= longest or not many:
         return [[step for group in groups for step in group]]
     room = max(longest - (total - wide), longest / 2)
-    count = min(int(wide // room) + 1, *(len(group) // 3 for group in many))
+    count = min(int(wide // room) + 1, max(map(len, many)) // 3)
     rows: list[list[str]] = [[] for _ in range(count)]
     for group in groups:
         if len(group) < TWINS:
             rows[0].extend(group)
             continue
-        each = -(-len(group) // count)
+        each = max(3, -(-len(group) // count))
+        for step in group:
+            spots[step].wrapped = count > 1
         for n in range(count):
             rows[n].extend(group[n * each : (n + 1) * each])
     return [row for row in rows if row]
