@@ -71,14 +71,15 @@ class Source:
             return None
         pieces = _pieces(self.lines[line - 1], self._spans(line))
         before = after = ""
-        for start, text, shown in pieces:
+        for start, text, hidden in pieces:
+            shown = HIDDEN if hidden else visible(text)
             if start + len(text) < column:
-                before += visible(shown)
-            elif start < column and shown is text:
+                before += shown
+            elif start < column and not hidden:
                 before += visible(text[: column - 1 - start])
                 after += visible(text[column - 1 - start :])
             else:
-                after += visible(shown)
+                after += shown
         return _fitted(before, after, width)
 
     def _spans(self, line: int) -> list[tuple[int, int]]:
@@ -152,18 +153,17 @@ def _indent(text: str) -> int:
     return len(text) - len(text.lstrip(" \t"))
 
 
-def _pieces(line: str, spans: list[tuple[int, int]]) -> list[tuple[int, str, str]]:
-    """(start, text, shown) of the line's pieces, in order; a hidden one is shown as stars."""
+def _pieces(line: str, spans: list[tuple[int, int]]) -> list[tuple[int, str, bool]]:
+    """(start, text, hidden) of the line's pieces, in order."""
     pieces = []
     done = 0
     for start, end in spans:
         if start > done:
-            text = line[done:start]
-            pieces.append((done, text, text))
-        pieces.append((start, line[start:end], HIDDEN))
+            pieces.append((done, line[done:start], False))
+        pieces.append((start, line[start:end], True))
         done = end
     if done < len(line):
-        pieces.append((done, line[done:], line[done:]))
+        pieces.append((done, line[done:], False))
     return pieces
 
 

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qinglong_sql.package import PackageFaults, parse_package
-from qinglong_sql.package_source import WIDTH, Source, columns
+from qinglong_sql.package_source import WIDTH, Hidden, Source, columns
 
 SECRET = "hunter2"
 HEAD = "package: p\ntasks:\n"
@@ -143,6 +143,18 @@ def test_the_caret_stands_below_its_place() -> None:
         assert shown[0] == line[0] and caret.endswith("^")
         before = shown[: len(shown) - len(line[column - 1 :])]
         assert columns(before) == len(caret) - 1
+
+
+def test_the_caret_stands_below_its_place_behind_what_is_hidden() -> None:
+    line = "a: {env: {T: hunter2, U: x}, b: 抽, c: d}"
+    hidden = tuple(Hidden(1, at + 1, 1, at + 1 + n) for at, n in ((13, 7), (25, 1)))
+    source = Source(line, hidden)
+    for word, before in (("b:", "a: {env: {T: ***, U: ***}, "), ("c:", "U: ***}, b: 抽, ")):
+        shown, caret = source.excerpt(1, line.index(word) + 1) or ("", "")
+        assert shown == "a: {env: {T: ***, U: ***}, b: 抽, c: d}"
+        assert columns(shown[: shown.index(before) + len(before)]) == len(caret) - 1
+    for column in (14, 17, 20):
+        assert (source.excerpt(1, column) or ("", ""))[1] == " " * 13 + "^", "at its beginning"
 
 
 def test_a_long_line_is_shortened_around_the_caret() -> None:
