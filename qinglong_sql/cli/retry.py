@@ -65,6 +65,7 @@ def retry(
         raise click.UsageError("--preview starts nothing: leave --wait and --key out")
     with opened(dsn) as store:
         old = resolve_run(store, run)
+        check_ended(old, same_dsn(dsn))
         if preview:
             show_preview(store, old, as_json)
             return
@@ -84,6 +85,15 @@ def retry(
         if new["status"] == "running" and new["generation"] == old["generation"]:
             say(SAME)
         say(next_words(new, dsn))
+
+
+def check_ended(old: Row, more: str) -> None:
+    """Raise Refused, as the step itself would, for a run that cannot be retried (now)."""
+    if old["status"] == "running":
+        way = f"qinglong-sql cancel {old['run_id'][:12]}{more}"
+        raise Refused(f"run {old['run_id']} is still open; cancel it first: {way}")
+    if old["status"] == "succeeded":
+        raise Refused(f"run {old['run_id']} has succeeded: there is nothing to retry")
 
 
 def start_retry(store: Store, old: Row, key: str | None) -> Row:
@@ -181,10 +191,6 @@ def show_preview(store: Store, old: Row, as_json: bool) -> None:
 
 def active_target(store: Store, old: Row) -> tuple[int, str]:
     """Generation and target of a retry now. Raises Refused, as the step itself would."""
-    if old["status"] == "running":
-        raise Refused(f"run {old['run_id']} is still open: cancel it first")
-    if old["status"] == "succeeded":
-        raise Refused(f"run {old['run_id']} has succeeded: there is nothing to retry")
     package = old["package_key"]
     active = store.read("package_state", package_key=package, state="active")
     if not active:
