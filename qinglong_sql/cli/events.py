@@ -12,6 +12,7 @@ from qinglong_sql.cli.words import (
     Row,
     clock,
     coloured,
+    plain_signs,
     print_json,
     say,
     with_color,
@@ -136,7 +137,8 @@ def lines(utc: bool) -> Callable[[Row], None]:
         at = at if wide >= FULL_TIMES else at[11:19]
         if not head:
             head = True
-            say(line(["#", padded("AT", len(at)), "EVENT", "OF", "WHY"], "", wide))
+            named = padded(f"AT {clock(event['created_at_ms'], utc=utc)[19:]}", len(at))
+            say(line(["#", named, "EVENT", "OF", "WHY"], "", wide))
         texts = [
             str(event["sequence"]),
             at,
@@ -152,6 +154,7 @@ def lines(utc: bool) -> Callable[[Row], None]:
 def line(texts: list[str], state: str, wide: int) -> str:
     """Number, time, type, what it is of and why, as a line of a screen."""
     number, at, kind, what, why = texts
+    mark = ".." if plain_signs() else "…"
     if wide >= FULL_TIMES:
         kind_wide, rest = TYPE_CELLS, f"{padded(what, OF_CELLS)}  {why}"
     else:
@@ -160,7 +163,7 @@ def line(texts: list[str], state: str, wide: int) -> str:
     if wide < NARROW:
         kind_wide = SHORT_CELLS
         kind = kind.rpartition(".")[2].removeprefix("attempt_").removeprefix("dispatch_")
-        rest = cut(rest, max(4, wide - SHORT_CELLS - 18))
-    kind = cut(kind, kind_wide)
+        rest = cut(rest, max(4, wide - SHORT_CELLS - 18), mark)
+    kind = cut(kind, kind_wide, mark)
     shown = (coloured(state, kind) if state else kind) + " " * (kind_wide - cells(kind))
     return f"{number:>4}  {at}  {shown}  {rest}".rstrip()
