@@ -34,7 +34,7 @@ SPAN: Shape = {"type": "string", "pattern": DURATION}
 ANY: Shape = {"type": [*SCALARS, "null"]}
 COMMAND: Shape = {
     "anyOf": [
-        {"type": "string", "pattern": r"\S"},
+        TEXT,
         {"type": "array", "minItems": 1, "prefixItems": [TEXT], "items": ANY},
     ]
 }

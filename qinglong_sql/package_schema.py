@@ -47,8 +47,8 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": DIALECT,
         "$comment": "Made by `python -m scripts.reference`; `qinglong-sql schema` prints it.",
-        "title": "A package file of qinglong-sql",
         **thing_shape(FILE),
+        "title": "A package file of qinglong-sql",
         "$defs": {**defs, "env": env_shape()},
     }
 
@@ -62,6 +62,7 @@ def thing_shape(thing: Thing) -> Shape:
     """The shape of one mapping; what may be left empty in a file may be null."""
     optional = thing.name in ("defaults", "retry")
     found: Shape = {
+        "title": thing.title,
         "description": thing.meaning.replace("`", ""),
         "type": ["object", "null"] if optional else "object",
         "properties": {key.name: key_shape(key) for key in thing.keys},
