@@ -118,7 +118,7 @@ def grid(
     told = []
     for n, line in enumerate(lines):
         shown = [padded(line[i], wides[i], right=head[i] in right) for i in front]
-        if left is None:  # nothing follows, so no space is painted at the end
+        if left is None or left < TAIL_COLUMNS:  # nothing follows: no space is painted there
             shown[-1] = shown[-1].rstrip()
         if n:
             shown = [paint(cell) for cell in shown]
