@@ -131,9 +131,11 @@ def rewrite(dsn: str, path: Path) -> None:
     under the same name could not promise. Raises Refused while others use it, or without room.
 
     It takes room for the live pages twice: in a copy, and in the log or journal beside the file.
+    No auto_vacuum instead: purging 20,000 runs (188 MB) then wrote 2,234 MB as `incremental` and
+    2,479 MB as `full`, not 1,741 MB, and flash wears by what is written, not by a file's size.
     """
     now = pages(path)
-    needed = now["file_bytes"] + now["file_bytes"] - now["free_bytes"]
+    needed = 2 * (now["file_bytes"] - now["free_bytes"])
     free = snapshot.room(path.parent)
     if free < needed:
         raise Refused(
