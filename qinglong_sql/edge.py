@@ -5,14 +5,11 @@ wake-up a cadence. The first interrupt ends it within its drain bound; execution
 by then go on with their leases, for the edge that is back before they end.
 """
 
-import fcntl
-import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +17,14 @@ import qinglong_sql
 from qinglong_sql.door import Door
 from qinglong_sql.drive import drive
 from qinglong_sql.edge_log import Log
-from qinglong_sql.edge_packages import Packages
+from qinglong_sql.edge_packages import Packages, publisher
+from qinglong_sql.edge_purge import Purge
 from qinglong_sql.edge_runs import Runs
+from qinglong_sql.edge_setting import Setting
+from qinglong_sql.edge_status import StatusFile
 from qinglong_sql.errors import NotReady
 from qinglong_sql.execution import boottime_ms
-from qinglong_sql.limits import (
-    EDGE_DISPATCH,
-    IDLE_EDGE_MS,
-    IDLE_STANDALONE_MS,
-    PAGE_SIZE,
-    STANDALONE_DISPATCH,
-)
-from qinglong_sql.package import Package
-from qinglong_sql.scheduler import EDGE, STANDALONE, Pages
-from qinglong_sql.store.sqlite import Profile, SqliteStore, wall_ms
+from qinglong_sql.store.sqlite import SqliteStore, wall_ms
 from qinglong_sql.worker import Worker
 
 DRAIN_IDLE_MS = 100
@@ -41,54 +32,6 @@ KILL_WITHIN_MS = 5_000
 LOOK_AGAIN_MS = 200  # how soon after a look a `wake` gets another one
 MAX_QUEUES = 128
 SHOWN_EXECUTIONS = 128
-PURGE_FIRST_MS = 60_000
-PURGE_EVERY_MS = 3600 * 1000
-MOST_SLOTS_ON_A_SMALL_DEVICE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a profile sets (DESIGN §7, §12)."""
-
-    profile: Profile
-    pages: Pages
-    idle_ms: int
-    offers: int
-    drain_ms: int
-    slots: int
-
-
-SETTINGS = {
-    "edge": Setting(
-        "edge", EDGE, IDLE_EDGE_MS, EDGE_DISPATCH, 5_000, MOST_SLOTS_ON_A_SMALL_DEVICE
-    ),
-    "standalone": Setting(
-        "standalone", STANDALONE, IDLE_STANDALONE_MS, STANDALONE_DISPATCH, 10_000,
-        max(4, os.cpu_count() or 1),
-    ),
-}  # fmt: skip
-
-
-@contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Be the one edge of a state folder. Raises NotReady when there is one, OSError."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    lock = os.open(folder / "edge.lock", flags, 0o600)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
-            raise NotReady(
-                f"an edge already runs on this database as pid {pid or 'unknown'}"
-            ) from None
-        with suppress(OSError):  # a full disk: the lock is what counts
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(lock)
 
 
 class Edge:
@@ -116,11 +59,10 @@ class Edge:
         self.killed = False
         self.interrupts: Callable[[], int] = lambda: 0
         self._store = store
-        self._folder = folder
         self._log = log
         self._words = words
-        self._status_file = status_file
-        self._keep_ms = keep_ms
+        self._status_file = StatusFile(status_file, setting.idle_ms, boottime_ms)
+        self.purge = Purge(store, folder, keep_ms, log, boottime_ms)
         self._worker = Worker(
             store,
             folder / "edge",
@@ -130,7 +72,7 @@ class Edge:
             stop_grace_ms=grace_ms,
             note=lambda words: log.say("note", words),
         )
-        self._packages = packages and Packages(packages, self._publish, log.say)
+        self._packages = packages and Packages(packages, publisher(store), log.say)
         self._runs = Runs(store, log, boottime_ms)
         self._since_ms = wall_ms()
         self._file = store.path.stat()
@@ -138,10 +80,6 @@ class Edge:
         self._erred = False
         self._last_error: dict[str, Any] | None = None
         self._look_at_ms = self._looked_ms = 0
-        self._purge_at_ms = boottime_ms() + PURGE_FIRST_MS
-        self._purged = 0
-        self._status = ""
-        self._status_at_ms = 0.0
         self._queues: set[str] = {"default"}
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._door = Door(folder, self.answer)
@@ -164,17 +102,14 @@ class Edge:
 
     def close(self) -> None:
         """Leave; what still runs keeps its lease. May be repeated."""
-        try:
-            with suppress(Exception):  # an ended session is a courtesy
-                self._worker.close()
+        for _ in range(2):  # an ended session is a courtesy, the second call does the rest
             with suppress(Exception):
                 self._worker.close()
-        finally:
-            self._door.close()
-            for fd in (self.wake_read, self.wake_write):
-                with suppress(OSError):
-                    os.close(fd)
-            self.wake_read = self.wake_write = -1
+        self._door.close()
+        for fd in (self.wake_read, self.wake_write):
+            with suppress(OSError):
+                os.close(fd)
+        self.wake_read = self.wake_write = -1
 
     def answer(self, word: str) -> dict[str, Any] | None:
         """What the door says to a word."""
@@ -243,7 +178,7 @@ class Edge:
             self._same_file()
             self._looked_ms, self._look_at_ms = now_ms, now_ms + self.setting.idle_ms
             self._trying(self._look)
-            self._trying(self._purge)
+            self._trying(self._clean)
         return bool(self.interrupts())
 
     def _between(self) -> None:
@@ -255,7 +190,7 @@ class Edge:
         self._door.serve()
         self._log.tidy()
         self._trying(lambda: self._runs.look(self._here()))
-        self._write_status()
+        self._trying(lambda: self._status_file.keep(self.status))
 
     def _moved(self) -> None:
         self._runs.met(self._here())
@@ -295,13 +230,9 @@ class Edge:
         finally:
             self._serve_queues()
 
-    def _publish(self, package: Package) -> dict[str, Any]:
-        return self._store.call(
-            "publish_package",
-            p_package_key=package.key,
-            p_manifest=package.manifest,
-            p_base_dir=str(package.base_dir),
-        )[0]
+    def _clean(self) -> None:
+        if self.purge.look():
+            self._look_at_ms = 0
 
     def _serve_queues(self) -> None:
         """Serve the queues of the folder's packages, and whatever waits in another one."""
@@ -310,42 +241,6 @@ class Edge:
         if wanted != self._queues:
             self._queues = set(sorted(wanted)[:MAX_QUEUES])
             self._worker.serve(sorted(self._queues))
-
-    def _purge(self) -> None:
-        """Once an hour what is too old goes, a page a look: nothing else waits for long."""
-        if self._keep_ms is None or boottime_ms() < self._purge_at_ms:
-            return
-        from qinglong_sql.retention import purge
-
-        self._purge_at_ms = boottime_ms() + PURGE_EVERY_MS
-        before_ms = wall_ms() - self._keep_ms
-        gone = purge(self._store, before_ms, folder=self._folder, limit=PAGE_SIZE).runs
-        self._purged += gone
-        if gone == PAGE_SIZE:
-            self._purge_at_ms = self._look_at_ms = 0
-        elif self._purged:
-            words = f"purged {self._purged} run{'s' * (self._purged != 1)} older than --keep"
-            self._log.say("purged", words, runs=self._purged)
-            self._purged = 0
-
-    def _write_status(self) -> None:
-        """Keep the status file true: when something changed, and at most once a cadence."""
-        now_ms = boottime_ms()
-        if not self._status_file or now_ms - self._status_at_ms < self.setting.idle_ms:
-            return
-        status = self.status()
-        known = json.dumps({k: v for k, v in status.items() if k not in VOLATILE})
-        if known == self._status:
-            return
-        self._status_at_ms = now_ms
-        new = self._status_file.with_name(f".{self._status_file.name}.new")
-        try:
-            new.write_text(json.dumps(status) + "\n")
-            new.replace(self._status_file)
-        except OSError as error:
-            self._failed(error)
-            return
-        self._status = known
 
     # --- leaving
 
@@ -373,9 +268,8 @@ class Edge:
         else:
             self._log.say("end", "stopped")
         self.state = "stopped"
-        self._status_at_ms = -math.inf
         self._trying(lambda: self._runs.look(self._here(), now=True))
-        self._write_status()
+        self._trying(lambda: self._status_file.keep(self.status, now=True))
 
     def _kill(self) -> None:
         self.state, self.killed = "killing", True
@@ -403,6 +297,3 @@ class Edge:
             f"edge {qinglong_sql.__version__} on {self._store.path.absolute()}"
             f" ({self.setting.profile}, {self.setting.slots} slots{folder})"
         )
-
-
-VOLATILE = ("cycles", "last_cycle_ms")

@@ -16,6 +16,7 @@ from typing import Any
 from qinglong_sql.errors import Malformed
 from qinglong_sql.limits import PACKAGE_BYTES
 from qinglong_sql.package import Package, PackageFaults, parse_package
+from qinglong_sql.store import Store
 
 SUFFIXES = (".yaml", ".yml")
 SETTLE_NS = 1_000_000_000
@@ -227,6 +228,16 @@ class Packages:
             package=key,
             generation=generation,
         )
+
+
+def publisher(store: Store) -> Publish:
+    """Publishes in a store; the same content again is a replay (DESIGN §5)."""
+    return lambda package: store.call(
+        "publish_package",
+        p_package_key=package.key,
+        p_manifest=package.manifest,
+        p_base_dir=str(package.base_dir),
+    )[0]
 
 
 def _is_ours(name: str) -> bool:

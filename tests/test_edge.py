@@ -2,25 +2,32 @@
 
 import json
 import os
+import re
+import shutil
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qinglong_sql import edge as edge_module
+from qinglong_sql import edge_purge, retention
+from qinglong_sql.cli.edge import edge as edge_command
 from qinglong_sql.cli.edge import words_of
 from qinglong_sql.door import ask
-from qinglong_sql.edge import SETTINGS, Edge, only_one
+from qinglong_sql.edge import Edge
 from qinglong_sql.edge_log import LINES_A_WINDOW, SAME_AGAIN_S, WINDOW_S, Log
+from qinglong_sql.edge_packages import publisher
+from qinglong_sql.edge_setting import SETTINGS, only_one
 from qinglong_sql.errors import NotReady
+from qinglong_sql.package import parse_package
 from qinglong_sql.store.sqlite import open_sqlite
-from tests.shell import Shell, ended
+from tests.shell import HOME, Shell, ended
 from tests.site import alive, wait
 
 PACKAGE = """
@@ -210,14 +217,14 @@ def test_a_changed_file_is_published_and_a_bad_one_is_not(one_site: Site) -> Non
 # -- stopping
 
 
-def test_term_waits_for_what_ends_in_time(site: Site) -> None:
-    site.write(slow=0.5)
-    process = site.begin("--drain", "5s")
-    run_id = site.start("slow")
-    site.pid("slow")
+def test_term_waits_for_what_ends_in_time(one_site: Site) -> None:
+    one_site.write(slow=0.5)
+    process = one_site.begin("--drain", "5s")
+    run_id = one_site.start("slow")
+    one_site.pid("slow")
     assert stopped(process, 3) == 0
-    assert site.run(run_id)["status"] == "succeeded"
-    assert "1 execution may take 5s to end" in site.log.read_text()
+    assert one_site.run(run_id)["status"] == "succeeded"
+    assert "1 execution may take 5s to end" in one_site.log.read_text()
 
 
 @pytest.mark.parametrize("how", ["term", "kill"])
@@ -239,16 +246,16 @@ def test_what_outlives_an_edge_is_taken_over(one_site: Site, how: str) -> None:
     assert stopped(second, 2) == 0
 
 
-def test_a_second_term_kills_what_runs(site: Site) -> None:
-    process = site.begin("--drain", "1h")
-    run_id = site.start("slow")
-    pid = site.pid("slow")
+def test_a_second_term_kills_what_runs(one_site: Site) -> None:
+    process = one_site.begin("--drain", "1h")
+    run_id = one_site.start("slow")
+    pid = one_site.pid("slow")
     process.terminate()
-    wait(lambda: site.status()["state"] == "draining", "it drains")
+    wait(lambda: one_site.status()["state"] == "draining", "it drains")
     assert alive(pid)
     assert stopped(process, 3) == 130
     assert not alive(pid)
-    run = site.run(run_id)
+    run = one_site.run(run_id)
     assert (run["status"], run["attempts"][0]["result_code"]) == ("failed", "execution_stopped")
 
 
@@ -273,11 +280,9 @@ IDLE_PROGRAM = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from qinglong_sql import cli, edge
+from qinglong_sql import edge_setting
+edge_setting.SETTINGS = {k: replace(one, idle_ms=100) for k, one in edge_setting.SETTINGS.items()}
 from qinglong_sql.cli.edge import edge as command
-edge.SETTINGS = {k: replace(one, idle_ms=100) for k, one in edge.SETTINGS.items()}
-import qinglong_sql.cli.edge as module
-module.SETTINGS = edge.SETTINGS
 sys.argv[0] = "qinglong-sql edge"
 command(sys.argv[1:])
 """
@@ -342,7 +347,6 @@ def test_trouble_is_told_and_has_an_end(
 ) -> None:
     errors: list[Exception] = [sqlite3.OperationalError("database or disk is full")] * 5
     turns = iter(range(60))
-    monkeypatch.setattr(edge_module, "SETTINGS", {})
     real = served._store.page
 
     def page(*given: Any) -> Any:
@@ -356,18 +360,16 @@ def test_trouble_is_told_and_has_an_end(
     served.serve()
     words = [line[25:] for line in (tmp_path / "log").read_text().splitlines()][1:]
     assert words == [
-        "trying again: not ready: SQLite: database or disk is full",
+        "trying again: SQLite: database or disk is full",
         "it works again",
         "stopped",
     ]
-    assert served.status()["last_error"]["words"] == "not ready: SQLite: database or disk is full"
+    assert served.status()["last_error"]["words"] == "SQLite: database or disk is full"
 
 
 def test_what_ended_long_ago_is_purged(
     served: Edge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qinglong_sql import retention
-
     asked: list[tuple[int, int | None]] = []
 
     def purge(store: Any, before_ms: int, *, folder: Path, limit: int) -> retention.Purged:
@@ -376,13 +378,34 @@ def test_what_ended_long_ago_is_purged(
         return retention.Purged(runs=32 if len(asked) < 3 else 1)
 
     monkeypatch.setattr(retention, "purge", purge)
-    served._purge_at_ms = 0
+    served.purge.due_ms = 0
     end = time.monotonic() + 1
     served.interrupts = lambda: int(time.monotonic() > end)
     served.serve()
     assert [limit for _, limit in asked] == [32, 32, 32], "a page a look, then nothing for an hour"
     assert abs(asked[0][0] - time.time() * 1000) < 10_000
     assert "purged 65 runs older than --keep" in (tmp_path / "log").read_text()
+
+
+def test_the_purge_is_the_real_one(
+    served: Edge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge_purge, "EVERY_MS", 20)
+    served.setting = replace(served.setting, idle_ms=20)
+    served.purge.due_ms = 0
+    store = served._store
+    package = parse_package(b"package: p\ntasks: {t: {run: 'true', queue: far}}\n", "p.yaml")
+    publisher(store)(package)
+    run_id = store.call(
+        "start_run", p_package_key="p", p_kind="task", p_target_key="t", p_run_key="k", p_input="{}"
+    )[0]["run_id"]
+    store.call("request_cancel", p_run_id=run_id, p_reason="user", p_actor="test")
+    end = time.monotonic() + 10
+    served.interrupts = lambda: int(
+        not store.read("run_state", run_id=run_id) or time.monotonic() > end
+    )
+    served.serve()
+    assert store.read("run_state", run_id=run_id) == []
 
 
 def test_an_edge_says_who_holds_the_lock(tmp_path: Path) -> None:
@@ -427,3 +450,32 @@ def test_a_full_disk_costs_a_line_and_no_more() -> None:
     finally:
         with suppress(OSError):
             out.close()
+
+
+# -- units
+
+
+UNITS = sorted((HOME / "scripts" / "deploy").iterdir())
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_a_unit_calls_the_edge_with_options_that_it_has(unit: Path) -> None:
+    text = unit.read_text().replace("\\\n", " ")
+    found = re.search(r"qinglong-sql edge (.*)", text)
+    assert found, text
+    words = re.sub(r"[\"$]|%h", "", found[1]).split()
+    edge_command.make_context("edge", words)
+    assert "KillMode=process" in text or "USE_PROCD=1" in text
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("systemd-analyze is not here")
+    name = "qinglong-sql-edge.service"
+    text = (HOME / "scripts" / "deploy" / name).read_text()
+    (tmp_path / name).write_text(text.replace("/usr/local/bin/qinglong-sql", "/bin/true"))
+    done = subprocess.run(
+        [tool, "verify", str(tmp_path / name)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

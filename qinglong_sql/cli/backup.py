@@ -14,7 +14,7 @@ from qinglong_sql.cli.longwork import consent, count_text, meter, size_text
 from qinglong_sql.cli.options import opened, with_dsn, with_json
 from qinglong_sql.cli.words import print_json, say
 from qinglong_sql.errors import NotReady
-from qinglong_sql.store.sqlite import newest_revision
+from qinglong_sql.store.sqlite_shipped import newest_revision
 
 the_file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 OPEN_MOST = 1_000

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from qinglong_sql.cli.exits import Exit, Refused, leave, reported, told_as, without_secrets
+from qinglong_sql.cli.exits import Exit, Refused, leave, reported, told_as
 from qinglong_sql.cli.interrupts import Interrupts
 from qinglong_sql.cli.options import state_folder, with_dsn
 from qinglong_sql.duration import read_duration
-from qinglong_sql.edge import SETTINGS, Edge, only_one
+from qinglong_sql.edge import Edge
 from qinglong_sql.edge_log import Log
+from qinglong_sql.edge_setting import SETTINGS, only_one
 from qinglong_sql.execution import GRACE_MS
 from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS
 from qinglong_sql.store import SQLITE
@@ -186,6 +187,8 @@ def serve(served: Edge) -> bool:
 
 
 def words_of(error: BaseException) -> str:
-    """An error in words for a log."""
+    """An error in words for a log that says already that it is tried again."""
     found = told_as(error)
-    return without_secrets(found[1], "") if found else f"{type(error).__name__}: {error}"
+    if found is None:
+        return f"{type(error).__name__}: {error}"
+    return found[1].removeprefix("not ready: ").removesuffix("; try again")

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Literal
 
 from qinglong_sql.errors import Malformed, NotReady, QinglongError, error_of
 from qinglong_sql.limits import SQLITE_BUSY_MS, SQLITE_CACHED_STATEMENTS
-from qinglong_sql.migrate import migrations_folder, stands_at, upgrade_sqlite
+from qinglong_sql.migrate import stands_at, upgrade_sqlite
 from qinglong_sql.store import VIEWS, Call, Row, select_text
 from qinglong_sql.store.sqlfiles import Part, Step, sqlite_steps
 from qinglong_sql.store.sqlite_error import ends_cycle, name_of, typed
 from qinglong_sql.store.sqlite_functions import FUNCTIONS
+from qinglong_sql.store.sqlite_shipped import newest_revision
 from qinglong_sql.store.steps import STEPS
 
 if TYPE_CHECKING:
@@ -62,21 +63,12 @@ def open_sqlite(
     return store
 
 
-def newest_revision() -> str:
-    """The number of the newest frozen revision, such as "0001"."""
-    return max(
-        (one.name[:4] for one in (migrations_folder() / "versions").glob("[0-9]*.sqlite.sql")),
-        default="0000",
-    )
-
-
 class SqliteStore:
     """See qinglong_sql.store.Store. May be shared by threads: calls take turns.
 
-    The file exists. Without a `profile` its journal stays as it is. While others use it, a file
-    with a write-ahead log keeps that: `profile` says what the file really has. `clock` gives the
-    milliseconds that steps see as now, read once a transaction. Raises NotReady for an older SQLite
-    than 3.40, sqlite3.Error when the file cannot be opened.
+    The file exists. Its journal stays as it is without a `profile`, and a write-ahead log does
+    while others use it: `profile` says what it is. `clock` gives the milliseconds that steps see as
+    now, read once a transaction. Raises NotReady for an older SQLite than 3.40, sqlite3.Error.
     """
 
     engine: Literal["sqlite", "postgres"] = "sqlite"
@@ -177,16 +169,16 @@ class SqliteStore:
             self._connection.create_function(name, count, function, deterministic=True)
         self._each("connect")
         (found,) = self._cursor.execute("pragma journal_mode").fetchone()
-        self.profile: Profile = wanted or ("standalone" if found == "wal" else "edge")
+        profile: Profile = wanted or ("standalone" if found == "wal" else "edge")
         try:
-            mode = self._each(self.profile)
+            mode = self._each(profile)
         except sqlite3.OperationalError as error:
-            if not name_of(error).startswith("SQLITE_BUSY") or found != "wal":
+            if found != "wal" or not name_of(error).startswith("SQLITE_BUSY"):
                 raise
-            mode, self.profile = self._each("standalone"), "standalone"
-        if self.profile == "standalone" and mode != "wal":  # a file system without shared memory
-            self.profile = "edge"
-            self._each("edge")
+            mode = found
+        self.profile: Profile = "standalone" if mode == "wal" else "edge"
+        if self.profile != profile:  # others use it, or a file system without shared memory
+            self._each(self.profile)
         self._each("workspace")
 
     def _each(self, name: str) -> str:

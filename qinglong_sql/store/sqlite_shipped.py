@@ -17,6 +17,14 @@ _OBJECTS = """
 """
 
 
+def newest_revision() -> str:
+    """The number of the newest frozen revision, such as "0001"."""
+    return max(
+        (one.name[:4] for one in (migrations_folder() / "versions").glob("[0-9]*.sqlite.sql")),
+        default="0000",
+    )
+
+
 def assert_shipped(path: Path) -> int:
     """Compare the text of every table, index, view and trigger with the frozen SQL; their number.
 
