@@ -137,7 +137,8 @@ def lines(utc: bool) -> Callable[[Row], None]:
         at = at if wide >= FULL_TIMES else at[11:19]
         if not head:
             head = True
-            named = padded(f"AT {clock(event['created_at_ms'], utc=utc)[19:]}", len(at))
+            zone = "" if wide >= FULL_TIMES else clock(event["created_at_ms"], utc=utc)[19:]
+            named = padded(f"AT {zone}".strip(), len(at))
             say(line(["#", named, "EVENT", "OF", "WHY"], "", wide))
         texts = [
             str(event["sequence"]),
