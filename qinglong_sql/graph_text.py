@@ -57,7 +57,8 @@ def text_graph(
         rows.append((lead, sign, step, state or "", others))
     notes = [_fan_in(others, strokes) for *_, others in rows]
     narrow = wide is not None and wide < NARROW
-    words = [cut(state, SHORT_WORD) if narrow and not ascii else state for *_, state, _ in rows]
+    mark = ".." if ascii else "…"
+    words = [cut(state, SHORT_WORD, mark) if narrow else state for *_, state, _ in rows]
     word_wide = max(map(cells, words), default=0)
     most = LABEL_CHARS
     if wide is not None:

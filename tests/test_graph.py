@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qinglong_sql.cli.cells import cells
 from qinglong_sql.cycle import knots
 from qinglong_sql.graph import LOOKS, MERMAID_EDGES, depths, mermaid
 from qinglong_sql.graph_text import text_graph
@@ -122,6 +123,23 @@ def test_deep_and_wide_graphs_stay_readable() -> None:
         assert max(map(len, lines)) <= 120
         assert text_graph(keys, needs, {}, ascii=True).isascii()
     assert "and 123 more" in text_graph(keys, wide)
+
+
+@pytest.mark.parametrize("wide", [30, 40, 80])
+def test_a_picture_is_no_wider_than_its_terminal(wide: int) -> None:
+    for seed in range(8):
+        drawn = random_graph(seed, 60, most=seed)
+        long = {f"import_{key}_of_the_warehouse_north_{key}": key for key in drawn}
+        names = {key: name for name, key in long.items()}
+        needs = {names[key]: [names[need] for need in direct] for key, direct in drawn.items()}
+        states = {name: list(LOOKS)[n % len(LOOKS)] for n, name in enumerate(needs)}
+        for shown in (None, states):
+            for ascii_only in (False, True):
+                lines = text_graph(list(needs), needs, shown, ascii_only, wide).splitlines()
+                assert max(map(cells, lines)) <= wide
+                assert len(lines) == 60
+                found = {key for line in lines for key in re.findall(r"s\d{3}(?=\s|$)", line)}
+                assert wide < 80 or shown or found >= set(drawn), "the end of a key is kept"
 
 
 def test_every_status_has_signs_of_its_own() -> None:

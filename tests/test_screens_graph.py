@@ -56,3 +56,37 @@ def seen(name: str, text: str, size: str) -> None:
     assert all(cells(line) <= wide for line in text.splitlines())
     if size == "ascii":
         assert text.isascii()
+
+
+def test_a_picture_is_written_to_a_file_in_the_format_of_its_name(facts: Facts) -> None:
+    shell, run = facts.shell, facts.runs["bad"]
+    for name, begins in (
+        ("a.svg", '<svg xmlns="http://www.w3.org/2000/svg" '),
+        ("a.dot", 'digraph "nightly / etl: ru'),
+        ("a.gv", 'digraph "nightly / etl: ru'),
+        ("a.mmd", "flowchart TD\n"),
+        ("a.txt", "✔ extract "),
+        ("a", "✔ extract "),
+    ):
+        done = shell("graph", run, "-o", name, env={"LC_ALL": "C", "COLUMNS": "40"})
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert (shell.folder / name).read_text(encoding="utf-8").startswith(begins)
+    shell("graph", run, "--format", "dot", "-o", "a.svg", "--direction", "right")
+    assert "rankdir=LR" in (shell.folder / "a.svg").read_text()
+    assert shell("graph", run, "--format", "mermaid", "--direction", "right").stdout.startswith(
+        "flowchart LR\n"
+    )
+    done = shell("graph", run, "-o", "no/where.svg")
+    assert (done.returncode, done.stderr) == (2, "no/where.svg: No such file or directory\n")
+    drawn = shell("graph", run, "--format", "svg").stdout
+    assert "failed · 7.0s, 2 attempts" in drawn and f"{run}, failed</title>" in drawn
+
+
+def test_states_are_coloured_where_colours_are_wanted(facts: Facts) -> None:
+    run = facts.runs["bad"]
+    plain = facts.shell("graph", run).stdout
+    coloured = facts.shell("graph", run, env={"FORCE_COLOR": "1"}).stdout
+    assert "\x1b[31m✘ check\x1b[0m" in coloured and "\x1b[31mfailed\x1b[0m" in coloured
+    assert "\x1b" not in plain
+    for words, env in ((("--no-color",), {"FORCE_COLOR": "1"}), ((), {"NO_COLOR": "1"})):
+        assert facts.shell("graph", run, *words, env=env).stdout == plain
