@@ -56,7 +56,7 @@ def copy_online(
 
         def step(status: int, remaining: int, whole: int) -> None:
             nonlocal left, restarts
-            restarts += 0 <= left < remaining
+            restarts += 0 <= left <= remaining  # no further than before: from the first page again
             left = remaining
             on_part(whole - remaining, whole)
             if restarts >= RESTARTS:
@@ -155,9 +155,13 @@ def put_in_place(new: Path, path: Path, stamp: str) -> Path | None:
 def folded(path: Path) -> bool:
     """Bring everything into the one file, so that no log is left beside it.
 
-    False when it is damaged. Raises Held when another process has it open.
+    False when it is damaged; one that is none at all is not even touched, nor what lies beside it.
+    Raises Held when another process has it open.
     """
     try:
+        uri = f"{path.absolute().as_uri()}?immutable=1"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            connection.execute("pragma schema_version").fetchone()
         with closing(sqlite3.connect(path, isolation_level=None, timeout=1)) as connection:
             connection.execute("pragma journal_mode = delete")
             connection.execute("select count(*) from sqlite_schema").fetchone()

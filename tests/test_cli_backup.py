@@ -1,0 +1,266 @@
+"""`backup` and `restore`: a copy of one moment while others write, and the way back, killed too."""
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qinglong_sql import snapshot
+from qinglong_sql.cli.options import state_folder
+from qinglong_sql.store import open_store
+from qinglong_sql.store.sqlite import Profile, SqliteStore
+from qinglong_sql.workplace import take_lock
+from tests import acting
+from tests.shell import Shell
+
+
+@pytest.fixture
+def file(sqlite_dsn: str) -> Path:
+    return Path(sqlite_dsn.removeprefix("sqlite:///"))
+
+
+@pytest.fixture
+def shell(sqlite_dsn: str, tmp_path: Path) -> Iterator[Shell]:
+    yield Shell(tmp_path, sqlite_dsn)
+    beside = {path.name for path in tmp_path.iterdir()}
+    assert not {name for name in beside if name.endswith((".part", ".restoring"))}
+
+
+def started(file: Path, count: int, first: int = 0) -> list[str]:
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        acting.publish(store, {"a": []})
+        return [acting.start(store, key=str(first + number)) for number in range(count)]
+
+
+def runs_in(file: Path) -> set[str]:
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        assert acting.unbroken(store)
+        return {row["run_id"] for row in store.read("run_state")}
+
+
+# -- backup
+
+
+def test_a_backup_is_the_database_at_one_moment(shell: Shell, file: Path) -> None:
+    runs = started(file, 3)
+    file.chmod(0o640)
+    done = shell("backup", "copy.db", "--json")
+    row = json.loads(done.stdout)
+    copy = shell.folder / "copy.db"
+    assert (row["file"], row["revision"], row["bytes"]) == ("copy.db", "0001", copy.stat().st_size)
+    assert copy.stat().st_mode & 0o777 == 0o640
+    started(file, 1, first=3)
+    assert runs_in(copy) == set(runs)
+    again = shell("backup", "copy.db")
+    assert again.returncode == 5 and "--force" in again.stderr
+    assert shell("backup", "copy.db", "--force").returncode == 0
+    assert len(runs_in(copy)) == 4
+    assert shell("backup", file, "--force").returncode == 5
+    assert shell("backup", "nowhere/copy.db").returncode == 6
+
+
+@pytest.mark.parametrize("profile", ["standalone", "edge"])
+def test_a_copy_is_of_one_moment_while_somebody_writes(
+    file: Path, tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log keeps its snapshot; without one the copy begins anew, and then holds the writer."""
+    monkeypatch.setattr(snapshot, "STEP_PAGES", 8)
+    copy = tmp_path / "copy.db"
+    with closing(SqliteStore(file, profile=profile)) as store:
+        acting.publish(store, {"a": []})
+        acting.start(store, key="before")
+        seen: list[int] = []
+
+        def write(done: int, whole: int) -> None:
+            seen.append(done)
+            if len(seen) < 200:
+                acting.start(store, key=f"during {len(seen)}")
+
+        snapshot.copy_online(file, copy, write)
+        written = len(store.read("run_state"))
+    assert snapshot.checked(copy, "0001") == "0001"
+    anew = sum(after <= before for before, after in itertools.pairwise(seen))
+    copied = len(runs_in(copy))
+    if profile == "standalone":
+        assert (anew, copied) == (0, 1)
+    else:
+        assert anew == snapshot.RESTARTS and 1 < copied <= written
+    assert 3 < len(seen) < 200
+
+
+def test_only_sqlite_is_backed_up_here(tmp_path: Path) -> None:
+    for words in (("backup", "x.db"), ("restore", "x.db", "--yes")):
+        done = Shell(tmp_path, "postgresql://nobody@127.0.0.1:1/x")(*words)
+        assert done.returncode == 5 and "pg_dump" in done.stderr
+
+
+def test_a_full_disk_is_told_before_anything_is_written(
+    shell: Shell, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "room", lambda folder: 1_000)
+    done = shell("backup", "copy.db")
+    assert done.returncode == 5 and "1000 B free" in done.stderr
+
+
+# -- restore
+
+
+def test_a_restore_keeps_what_was_there_and_tells_what_was_open(shell: Shell, file: Path) -> None:
+    runs = started(file, 2)
+    shell("backup", "copy.db")
+    started(file, 1, first=2)
+    asked = shell("restore", "copy.db")
+    assert asked.returncode == 2 and "--yes" in asked.stderr
+    assert len(runs_in(file)) == 3
+    done = shell("restore", "copy.db", "--yes", "--json")
+    row = json.loads(done.stdout)
+    assert row["open_runs"] == 2 and row["revision"] == "0001"
+    assert runs_in(file) == set(runs)
+    assert len(runs_in(Path(row["kept"]))) == 3
+    elsewhere = shell("restore", "copy.db", "--dsn", f"sqlite:///{shell.folder}/new/place.db")
+    assert elsewhere.returncode == 0 and "2 runs open" in elsewhere.stdout
+    assert runs_in(shell.folder / "new" / "place.db") == set(runs)
+    assert sorted(path.name for path in shell.folder.glob("copy.db*")) == ["copy.db"]
+
+
+def test_a_log_of_the_old_database_is_not_applied_to_the_new_one(shell: Shell, file: Path) -> None:
+    """As a crash leaves it: rows that are in the log alone, and nobody who has the file open."""
+    runs = started(file, 1)
+    shell("backup", "copy.db")
+    crashed = shell.folder / "crashed.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        late = [acting.start(store, key=f"late {number}") for number in range(20)]
+        for end in ("", "-wal"):
+            shutil.copyfile(f"{file}{end}", f"{crashed}{end}")
+    assert Path(f"{crashed}-wal").stat().st_size > 10_000
+    done = shell("restore", "copy.db", "--yes", "--json", "--dsn", f"sqlite:///{crashed}")
+    assert done.returncode == 0, done.stderr
+    assert runs_in(crashed) == set(runs)
+    assert runs_in(Path(json.loads(done.stdout)["kept"])) == {*runs, *late}
+
+
+def test_a_database_that_cannot_be_read_is_replaced(shell: Shell, file: Path) -> None:
+    runs = started(file, 1)
+    shell("backup", "copy.db")
+    file.write_bytes(os.urandom(20_000))
+    Path(f"{file}-wal").write_bytes(os.urandom(20_000))
+    Path(f"{file}-journal").write_bytes(os.urandom(20_000))
+    row = json.loads(shell("restore", "copy.db", "--yes", "--json").stdout)
+    assert runs_in(file) == set(runs)
+    for end in ("", "-wal", "-journal"):
+        assert Path(row["kept"] + end).stat().st_size == 20_000
+
+
+@pytest.mark.parametrize("wrong", ["no file", "noise", "stranger", "damaged", "newer", "orphan"])
+def test_what_is_not_a_backup_of_ours_is_refused(shell: Shell, file: Path, wrong: str) -> None:
+    runs = started(file, 2)
+    shell("backup", "copy.db")
+    copy = shell.folder / "copy.db"
+    said = {"no file": "no such file", "noise": "not a database", "stranger": "none of ours",
+            "damaged": "damaged", "newer": "newer than 0001", "orphan": "lacks one of"}  # fmt: skip
+    if wrong == "no file":
+        copy.unlink()
+    elif wrong == "noise":
+        copy.write_bytes(os.urandom(10_000))
+    elif wrong == "damaged":
+        with closing(sqlite3.connect(copy)) as connection:
+            found = "select rootpage from sqlite_schema where name = 'run_event'"
+            (page,) = connection.execute(found).fetchone()
+        content = bytearray(copy.read_bytes())
+        content[page * 1024 - 900 : page * 1024] = b"\7" * 900
+        copy.write_bytes(content)
+    else:
+        if wrong == "stranger":
+            copy.unlink()
+        with closing(sqlite3.connect(copy)) as connection:
+            for text in {
+                "stranger": ["create table t (x)"],
+                "newer": ["update alembic_version set version_num = '9999'",
+                          "pragma user_version = 9999"],
+                "orphan": ["delete from run_input", "insert into run_input values ('ru', '{}')"],
+            }[wrong]:  # fmt: skip
+                if wrong == "orphan":
+                    text = text.replace("delete from run_input", "pragma foreign_keys = off")
+                connection.execute(text)
+            connection.commit()
+    done = shell("restore", "copy.db", "--yes")
+    assert done.returncode == 2 and said[wrong] in done.stderr, done.stderr
+    assert runs_in(file) == set(runs)
+    assert list(shell.folder.glob("*before-restore*")) == []
+
+
+def test_nothing_is_restored_while_somebody_works_there(shell: Shell, file: Path) -> None:
+    started(file, 1)
+    shell("backup", "copy.db")
+    for name in ("0", "edge"):
+        lock = take_lock(state_folder(shell.dsn) / name)
+        assert lock is not None
+        done = shell("restore", "copy.db", "--yes")
+        assert done.returncode == 5 and "stop it before restore" in done.stderr
+        os.close(lock)
+    program = f"import sqlite3, time; c = sqlite3.connect({str(file)!r}); c.execute('pragma"
+    program += " user_version'); print(flush=True); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None and other.stdout.readline()
+        done = shell("restore", "copy.db", "--yes")
+        assert done.returncode == 5 and f"open in process {other.pid}" in done.stderr
+    finally:
+        other.kill()
+        other.communicate()
+    assert shell("restore", "copy.db", "--yes").returncode == 0
+
+
+def deadly(folder: Path, env: dict[str, str], turns: int) -> int:
+    """Restore in a process that is killed before it does the n-th thing to files; how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        left = itertools.count(turns, -1)
+
+        def before(true: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*args: Any, **named: Any) -> Any:
+                if next(left) == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return true(*args, **named)
+
+            return called
+
+        places = [(snapshot, name) for name in ("synced", "folded", "like", "checked")]
+        for place, name in [*places, (Path, "replace"), (Path, "rename"), (os, "link")]:
+            setattr(place, name, before(getattr(place, name)))
+        Shell(folder, env["QINGLONG_DSN"])("restore", "copy.db", "--yes")
+        os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+
+def test_a_restore_that_is_killed_anywhere_leaves_a_whole_database(
+    shell: Shell, file: Path
+) -> None:
+    old = {*started(file, 1)}
+    shell("backup", "copy.db")
+    new, whole = old, {*old, *started(file, 1, first=1)}
+    seen = []
+    for turn in range(1, 20):
+        status = deadly(shell.folder, shell.environment(), turn)
+        found = runs_in(file)
+        assert found in (new, whole)
+        seen.append(found == new)
+        if status == 0:
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        if found == new:  # put the other one back, so that every turn begins alike
+            with closing(open_store(f"sqlite:///{file}")) as store:
+                acting.start(store, key="1")
+    assert seen[-1] and seen.count(False) >= 4 and seen.count(True) >= 2, seen
+    assert shell("backup", "again.db").returncode == 0
+    shutil.rmtree(state_folder(shell.dsn))
