@@ -259,6 +259,7 @@ class Edge:
         elif self._worker.busy():
             self._worker.renew_soon()
             self._trying(self._worker.settle)
+        self._trying(lambda: self._runs.look(self._here(), now=True))
         if self._worker.busy():
             self._log.say(
                 "left",
@@ -268,7 +269,6 @@ class Edge:
         else:
             self._log.say("end", "stopped")
         self.state = "stopped"
-        self._trying(lambda: self._runs.look(self._here(), now=True))
         self._trying(lambda: self._status_file.keep(self.status, now=True))
 
     def _kill(self) -> None:

@@ -300,7 +300,7 @@ def test_an_idle_edge_wakes_once_a_cadence_and_writes_nothing(site: Site) -> Non
     wait(site.publish_seen, "it publishes")
     assert site.ends(site.start("w")) == "succeeded"
     wait(lambda: not list(site.state.glob("edge/exec/*")), "its folders are gone")
-    time.sleep(1)  # it backs off
+    wait(lambda: wakes(process.pid, 0.5) <= 6, "it has backed off")
     before, files = counts(process.pid), stamps(site.folder)
     time.sleep(1)
     after = counts(process.pid)
@@ -310,6 +310,12 @@ def test_an_idle_edge_wakes_once_a_cadence_and_writes_nothing(site: Site) -> Non
     }  # fmt: skip
     assert stamps(site.folder) == files
     assert stopped(process, 1) == 0
+
+
+def wakes(pid: int, within_s: float) -> int:
+    before = counts(pid)
+    time.sleep(within_s)
+    return counts(pid)["voluntary_ctxt_switches"] - before["voluntary_ctxt_switches"]
 
 
 def counts(pid: int) -> dict[str, int]:
