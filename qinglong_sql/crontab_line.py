@@ -99,6 +99,8 @@ def _field_count(texts: list[str], note: str) -> tuple[int, str]:
 
 
 def _check(times: str) -> None:
+    if not times.isprintable():  # such as U+0085, which Python takes for a blank and cron does not
+        raise CronFault(NO_JOB)
     try:
         check_cron(times)
     except CronFault as fault:
@@ -107,7 +109,7 @@ def _check(times: str) -> None:
 
 def _accepted(times: str) -> bool:
     try:
-        check_cron(times)
+        _check(times)
     except CronFault:
         return False
     return True
