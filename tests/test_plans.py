@@ -56,6 +56,16 @@ OLD = {
 }
 WIDE = 126
 SCAN = "select count(*) from ql.run as r where r.result_code = 'x'"
+# what `status` and `runs` ask of the whole database
+LOOKING = {
+    "open runs": "select * from ql.open_run order by admitted_at_ms, run_id limit 1001",
+    "due": "select * from ql.agenda_state where stage = 'expiry' and due_at_ms >= 0"
+           f" and due_at_ms < {FAR_MS} order by due_at_ms, run_id limit 1001",
+    "newest runs": "select * from ql.run_state order by admitted_at_ms desc, run_id desc limit 21",
+    "runs of a workflow": "select * from ql.run_state where admitted_at_ms >= 0"
+                          f" and admitted_at_ms < {FAR_MS} and target_id = 'wf'"
+                          " order by admitted_at_ms desc, run_id desc limit 21",
+}  # fmt: skip
 IDS = {"run_id", "attempt_id", "entity_id", "input_id", "offer_id"}
 
 
@@ -137,6 +147,9 @@ def looks(request: pytest.FixtureRequest, server_of: conftest.ServerOf) -> Looks
         site.watched.execute("analyze")
         found["analysed"] = measured(site, "a")
         found["idle"] = idle(site)
+        found["looking"] = {
+            name: [site.watch(sql.SQL(text), [])[0]] for name, text in LOOKING.items()
+        }
         found["scan"] = {"run": [site.watch(sql.SQL(SCAN), [])[0]]}
         for one in (site.store, site.watched, site.clock):
             one.close()
@@ -395,6 +408,14 @@ def test_a_page_with_nothing_due_reads_an_empty_index(looks: Looks) -> None:
     assert {
         step: seen[1].buffers for step, seen in looks["idle"].items() if seen[1].buffers > 9
     } == {}
+
+
+def test_looking_costs_what_is_open_or_shown(looks: Looks) -> None:
+    found = {name: look for name, (look,) in looks["looking"].items()}
+    # an index may be walked from its end, as far as the limit
+    assert {name: one for name, one in found.items() if any("Seq" in f for f in one.faults)} == {}
+    # entries of runs that have just ended stay in an index until it is vacuumed
+    assert {name: one.buffers for name, one in found.items() if one.buffers > BUFFERS[name]} == {}
 
 
 def test_a_walk_would_be_seen(looks: Looks) -> None:
