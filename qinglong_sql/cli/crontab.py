@@ -83,7 +83,7 @@ def import_crontab(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Turn a crontab FILE into a package file.
+    """Turn a crontab into a package file.
 
     Each line of times and a command becomes a task with a trigger: five fields, Qinglong's six with
     seconds first, or @hourly to @yearly. What cannot be carried over is told, with its line, on
