@@ -60,8 +60,6 @@ def wait_and_leave(
 
     Ctrl-C ends the waiting alone.
     """
-    from qinglong_sql.cli.run import show_end
-
     try:
         row = wait_for(store, run_id, dsn=dsn, timeout_ms=timeout_ms)
     except KeyboardInterrupt:
@@ -73,6 +71,8 @@ def wait_and_leave(
     except TimeoutError as error:
         complain(str(error))
         leave(Exit.NOT_READY)
+    from qinglong_sql.cli.run import show_end  # the rest of `run` is not needed before
+
     show_end(store, row, as_json, same_dsn(dsn))
     leave(OF_STATUS[row["status"]])
 
