@@ -11,6 +11,7 @@ from qinglong_sql import limits
 from qinglong_sql.duration import write_duration
 from qinglong_sql.package_check import MISFIRE, OVERLAP
 from qinglong_sql.package_task import LOST_ATTEMPTS, ON_LOST, RETRY_ON
+from qinglong_sql.package_value import FLAGS
 
 Shape = dict[str, Any]
 ONE_OF = ", ".join
@@ -37,6 +38,16 @@ COMMAND: Shape = {
         TEXT,
         {"type": "array", "minItems": 1, "prefixItems": [TEXT], "items": ANY},
     ]
+}
+# Quotes change nothing, so a quoted number is a number.
+COUNT: Shape = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1, "maximum": limits.MAX_ATTEMPTS},
+        {"type": "string", "pattern": "^[1-9][0-9]?$"},
+    ]
+}
+FLAG: Shape = {
+    "anyOf": [{"type": "boolean"}, {"type": "string", "pattern": f"^({'|'.join(FLAGS)})$"}]
 }
 NEEDS: Shape = {"anyOf": [WORD, {"type": "array", "items": WORD}, {"type": "null"}]}
 ENDS: Shape = {
@@ -112,7 +123,7 @@ TASK_KEYS = (
     Key("retry", "mapping", "When and how often to try again.",
         "retry: {attempts: 3, backoff: 10s}", {"$ref": "#/$defs/retry"}, "one attempt"),
     Key("idempotent", "true or false", "Whether it may run twice without harm.",
-        "idempotent: true", {"type": "boolean"}, "`false`"),
+        "idempotent: true", FLAG, "`false`"),
     Key(
         "on_lost", ONE_OF(f"`{one}`" for one in ON_LOST), "What follows when its worker vanished "
         "after the start: `retry` tries again (needs `idempotent: true`), `fail` fails the step, "
@@ -125,7 +136,7 @@ RETRY = Thing(
     "retry", "Retry", "When and how often a step tries again. It replaces a default as a whole.",
     (
         Key("attempts", "whole number", "How many attempts in all, lost ones included.",
-            "attempts: 5", {"type": "integer", "minimum": 1, "maximum": limits.MAX_ATTEMPTS},
+            "attempts: 5", COUNT,
             f"`1`; with `on_lost: retry` `{LOST_ATTEMPTS}`", f"1 to {limits.MAX_ATTEMPTS}"),
         Key("backoff", "duration", "The wait after the first attempt; it doubles each time.",
             "backoff: 10s", SPAN, f"`{write_duration(limits.BACKOFF_MS)}`",

@@ -128,7 +128,7 @@ def words(command: click.Command) -> str:
     parts = []
     for part in re.split(r"\n\s*\n", inspect.cleandoc(command.help or "").partition("\f")[0]):
         if part.startswith("\b"):
-            parts.append("```\n" + part.removeprefix("\b").strip("\n") + "\n```")
+            parts.append("```text\n" + part.removeprefix("\b").strip("\n") + "\n```")
         elif part.startswith("#"):
             parts.append(f"`{oneline(part)}`")
         else:

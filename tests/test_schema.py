@@ -69,6 +69,7 @@ ODD = {
     "sections that are empty": HEAD + "tasks:\nworkflows: {w: {steps: {a: {run: x}}}}\n",
     "words that an editor types": TASK + "  1.5: {run: [010, no, ~, 1e3, 2024-01-01], cwd: 2024}\n",
     "an environment of anything": TASK + "  a: {run: x, env: {A: 1, B: true, C: , D: ~, E: no}}\n",
+    "quoted numbers": TASK + "  a: {run: x, idempotent: 'true', retry: {attempts: '3'}}\n",
     "programs that look like values": TASK + "  a: {run: true}\n  b: {run: [true]}\n",
     "needs of nothing": HEAD + "workflows: {w: {steps: {a: {run: x, needs: }}}}\n",
     "nothing of a retry": TASK + "  a: {run: x, retry: , env: }\n",
