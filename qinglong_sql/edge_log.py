@@ -37,7 +37,7 @@ class Log:
 
     def say(self, event: str, words: str, **more: object) -> None:
         """One line. With `quiet` nothing but faults and trouble is said."""
-        if not self._quiet or event in ("fault", "trouble", "folder", "killed"):
+        if not self._quiet or event in ("fault", "trouble", "folder", "note", "killed"):
             self._write(event, words, more)
 
     def often(self, event: str, words: str, **more: object) -> None:
@@ -79,7 +79,8 @@ class Log:
             line = json.dumps({"at": at.isoformat("T", "milliseconds"), "event": event,
                                "message": words, **more})  # fmt: skip
         else:
-            line = f"{at:%Y-%m-%d %H:%M:%S%z} {words}"
+            plain = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in words)
+            line = f"{at:%Y-%m-%d %H:%M:%S%z} {plain}"
         encoding = getattr(self._out, "encoding", None) or "ascii"
         line = line.encode(encoding, "backslashreplace").decode(encoding)
         with suppress(OSError, ValueError):

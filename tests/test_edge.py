@@ -26,7 +26,7 @@ from qinglong_sql.edge_packages import publisher
 from qinglong_sql.edge_setting import SETTINGS, only_one
 from qinglong_sql.errors import NotReady
 from qinglong_sql.package import parse_package
-from qinglong_sql.store.sqlite import open_sqlite
+from qinglong_sql.store.sqlite import Profile, open_sqlite
 from tests.shell import HOME, Shell, ended
 from tests.site import alive, wait
 
@@ -428,7 +428,7 @@ def test_lines_are_bound_and_same_trouble_is_not_repeated(tmp_path: Path) -> Non
     with path.open("w", encoding="ascii") as out:
         log = Log("text", False, out, lambda: now)
         for number in range(100):
-            log.often("started", f"run {number} ö")
+            log.often("started", f"run {number} ö\n\x1b[31m")
         for _ in range(3):
             log.trouble("disk full")
         now += WINDOW_S
@@ -439,7 +439,7 @@ def test_lines_are_bound_and_same_trouble_is_not_repeated(tmp_path: Path) -> Non
         log.over()
     lines = path.read_text().splitlines()
     assert len(lines) == LINES_A_WINDOW + 4
-    assert lines[0].endswith(" run 0 \\xf6")
+    assert lines[0].endswith(" run 0 \\xf6\\x0a\\x1b[31m")
     assert [line[25:] for line in lines[LINES_A_WINDOW:]] == [
         "trying again: disk full",
         f"{100 - LINES_A_WINDOW} more runs started or ended",
@@ -485,3 +485,25 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
         [tool, "verify", str(tmp_path / name)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- the journal
+
+
+def test_a_file_keeps_its_journal_unless_an_edge_changes_it(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+
+    def seen(profile: Profile | None) -> tuple[str, str]:
+        with closing(open_sqlite(path, create=True, profile=profile)) as store:
+            (mode,) = store._connection.execute("pragma journal_mode").fetchone()
+            return store.profile, mode
+
+    assert seen(None) == ("standalone", "wal"), "a new file is written ahead"
+    with closing(open_sqlite(path)) as other:
+        other.read("run_state")
+        begun = time.monotonic()
+        assert seen("edge") == ("standalone", "wal"), "others use it"
+        assert time.monotonic() - begun < 8
+    assert seen("edge") == ("edge", "truncate")
+    assert seen(None) == ("edge", "truncate"), "a command leaves it alone"
+    assert seen("standalone") == ("standalone", "wal")
