@@ -103,9 +103,6 @@ def wait_for(store: Store, run_id: str, *, dsn: str, timeout_ms: int | None = No
                 told = found[1]
                 complain(f"trying again: {told}")
         waited_ms = (time.monotonic() - began) * 1000
-        if timeout_ms is not None and waited_ms >= timeout_ms:
-            words = f"run {run_id} is still running after {write_duration(timeout_ms)}"
-            raise TimeoutError(f"{words}; it goes on")
         if not asked and waited_ms >= ALONE_AFTER_MS:
             asked = True
             if who_works(dsn) is None:
@@ -113,6 +110,9 @@ def wait_for(store: Store, run_id: str, *, dsn: str, timeout_ms: int | None = No
                     "nobody drives this database now: `qinglong-sql edge` does, or"
                     " `qinglong-sql run` with the package file"
                 )
+        if timeout_ms is not None and waited_ms >= timeout_ms:
+            words = f"run {run_id} is still running after {write_duration(timeout_ms)}"
+            raise TimeoutError(f"{words}; it goes on")
         left = pause if timeout_ms is None else min(pause, (timeout_ms - waited_ms) / 1000)
         time.sleep(max(left, 0.001))
         pause = min(pause * IDLE_GROWTH, IDLE_STANDALONE_MS / 1000)
