@@ -10,6 +10,7 @@ import qinglong_sql
 from qinglong_sql.cli.words import settle_colour
 
 COMPLETING = "_QINGLONG_SQL_COMPLETE"
+SENTENCE = 200
 
 COMMANDS = {
     "init": "init",
@@ -58,6 +59,14 @@ class Lazy(click.Group):
 
             teach(command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Every command with its whole first sentence: one that is cut off says nothing."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, one.get_short_help_str(SENTENCE)) for name, one in commands if one]
+            )
 
 
 @click.command(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
