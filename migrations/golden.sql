@@ -4131,34 +4131,22 @@ CREATE TABLE ql.task_revision (
 ALTER TABLE ql.task_revision OWNER TO ql_migrator;
 
 --
--- Name: takeover_result; Type: VIEW; Schema: ql; Owner: ql_migrator
+-- Name: workflow_revision; Type: TABLE; Schema: ql; Owner: ql_migrator
 --
 
-CREATE VIEW ql.takeover_result AS
- SELECT s.run_id,
-    s.step_key,
-    t.task_id
-   FROM ((ql.step_run s
-     JOIN ql.task_revision o ON ((o.task_id = s.task_id)))
-     JOIN ql.task_revision t ON (((t.package_key = o.package_key) AND (t.digest = o.digest))))
-  WHERE (s.status = 'succeeded'::text);
-
-ALTER VIEW ql.takeover_result OWNER TO ql_migrator;
-
---
--- Name: workflow_ancestor; Type: TABLE; Schema: ql; Owner: ql_migrator
---
-
-CREATE TABLE ql.workflow_ancestor (
+CREATE TABLE ql.workflow_revision (
     workflow_id text NOT NULL COLLATE pg_catalog."C",
-    ancestor_key text NOT NULL COLLATE pg_catalog."C",
-    step_key text NOT NULL COLLATE pg_catalog."C",
-    distance bigint NOT NULL,
-    CONSTRAINT distance_within_bounds CHECK (((distance >= 1) AND (distance <= 127))),
-    CONSTRAINT no_step_is_its_own_ancestor CHECK ((ancestor_key <> step_key))
+    package_key text NOT NULL COLLATE pg_catalog."C",
+    generation bigint NOT NULL,
+    workflow_key text NOT NULL COLLATE pg_catalog."C",
+    timeout_ms bigint,
+    step_count bigint NOT NULL,
+    CONSTRAINT steps_within_bounds CHECK (((step_count >= 1) AND (step_count <= 128))),
+    CONSTRAINT workflow_key_fits CHECK (((length(workflow_key) >= 1) AND (length(workflow_key) <= 63))),
+    CONSTRAINT workflow_timeout_within_bounds CHECK (((timeout_ms >= 1) AND (timeout_ms <= '2592000000'::bigint)))
 );
 
-ALTER TABLE ql.workflow_ancestor OWNER TO ql_migrator;
+ALTER TABLE ql.workflow_revision OWNER TO ql_migrator;
 
 --
 -- Name: workflow_step; Type: TABLE; Schema: ql; Owner: ql_migrator
@@ -4176,45 +4164,166 @@ CREATE TABLE ql.workflow_step (
 ALTER TABLE ql.workflow_step OWNER TO ql_migrator;
 
 --
+-- Name: takeover_node; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.takeover_node AS
+ SELECT r.run_id,
+    r.retry_of_run_id AS retried_run_id,
+    r.target_id,
+    w.step_key,
+    w.task_id,
+    w.need_count
+   FROM (ql.run r
+     JOIN ql.workflow_step w ON ((w.workflow_id = r.target_id)))
+  WHERE ((r.retry_of_run_id IS NOT NULL) AND (r.kind = 'workflow'::text))
+UNION ALL
+ SELECT r.run_id,
+    r.retry_of_run_id AS retried_run_id,
+    r.target_id,
+    'main'::text AS step_key,
+    r.target_id AS task_id,
+    (0)::bigint AS need_count
+   FROM ql.run r
+  WHERE ((r.retry_of_run_id IS NOT NULL) AND (r.kind = 'task'::text))
+UNION ALL
+ SELECT r.run_id,
+    r.run_id AS retried_run_id,
+    w.workflow_id AS target_id,
+    w.step_key,
+    w.task_id,
+    w.need_count
+   FROM ((ql.run r
+     JOIN ql.workflow_revision v ON (((v.package_key = r.package_key) AND (v.workflow_key = r.target_key))))
+     JOIN ql.workflow_step w ON ((w.workflow_id = v.workflow_id)))
+  WHERE (r.kind = 'workflow'::text)
+UNION ALL
+ SELECT r.run_id,
+    r.run_id AS retried_run_id,
+    k.task_id AS target_id,
+    'main'::text AS step_key,
+    k.task_id,
+    (0)::bigint AS need_count
+   FROM (ql.run r
+     JOIN ql.task_revision k ON (((k.package_key = r.package_key) AND (k.task_key = r.target_key))))
+  WHERE (r.kind = 'task'::text);
+
+ALTER VIEW ql.takeover_node OWNER TO ql_migrator;
+
+--
+-- Name: workflow_ancestor; Type: TABLE; Schema: ql; Owner: ql_migrator
+--
+
+CREATE TABLE ql.workflow_ancestor (
+    workflow_id text NOT NULL COLLATE pg_catalog."C",
+    ancestor_key text NOT NULL COLLATE pg_catalog."C",
+    step_key text NOT NULL COLLATE pg_catalog."C",
+    distance bigint NOT NULL,
+    CONSTRAINT distance_within_bounds CHECK (((distance >= 1) AND (distance <= 127))),
+    CONSTRAINT no_step_is_its_own_ancestor CHECK ((ancestor_key <> step_key))
+);
+
+ALTER TABLE ql.workflow_ancestor OWNER TO ql_migrator;
+
+--
 -- Name: takeover_alone; Type: VIEW; Schema: ql; Owner: ql_migrator
 --
 
 CREATE VIEW ql.takeover_alone AS
- SELECT k.run_id,
-    w.workflow_id,
-    w.step_key
-   FROM (ql.workflow_step w
-     JOIN ql.takeover_result k ON (((k.step_key = w.step_key) AND (k.task_id = w.task_id))))
-  WHERE ((w.need_count = ( SELECT o.need_count
-           FROM ql.workflow_step o
-          WHERE ((o.workflow_id = ( SELECT r.target_id
+ SELECT run_id,
+    retried_run_id,
+    target_id,
+    step_key,
+    task_id,
+    need_count,
+    status,
+        CASE
+            WHEN (status IS NULL) THEN 'not_there'::text
+            WHEN (status <> 'succeeded'::text) THEN 'not_succeeded'::text
+            WHEN (digest <> ( SELECT t.digest
+               FROM (ql.step_run o
+                 JOIN ql.task_revision t ON ((t.task_id = o.task_id)))
+              WHERE ((o.run_id = s.retried_run_id) AND (o.step_key = s.step_key)))) THEN 'task_changed'::text
+            WHEN ((need_count <> ( SELECT count(*) AS count
+               FROM ql.workflow_ancestor o
+              WHERE ((o.workflow_id = s.old_target_id) AND (o.step_key = s.step_key) AND (o.distance = 1)))) OR (need_count <> ( SELECT count(*) AS count
+               FROM (ql.workflow_ancestor n
+                 JOIN ql.workflow_ancestor o ON (((o.workflow_id = s.old_target_id) AND (o.ancestor_key = n.ancestor_key) AND (o.step_key = s.step_key))))
+              WHERE ((n.workflow_id = s.target_id) AND (n.step_key = s.step_key) AND (n.distance = 1) AND (o.distance = 1))))) THEN 'needs_changed'::text
+            ELSE NULL::text
+        END AS cause
+   FROM ( SELECT n.run_id,
+            n.retried_run_id,
+            n.target_id,
+            n.step_key,
+            n.task_id,
+            n.need_count,
+            ( SELECT t.digest
+                   FROM ql.task_revision t
+                  WHERE (t.task_id = n.task_id)) AS digest,
+            ( SELECT r.target_id
                    FROM ql.run r
-                  WHERE (r.run_id = k.run_id))) AND (o.step_key = w.step_key)))) AND (NOT (EXISTS ( SELECT 1
-           FROM ql.workflow_ancestor n
-          WHERE ((n.workflow_id = w.workflow_id) AND (n.step_key = w.step_key) AND (n.distance = 1) AND (NOT (EXISTS ( SELECT 1
-                   FROM ql.workflow_ancestor o
-                  WHERE ((o.workflow_id = ( SELECT r.target_id
-                           FROM ql.run r
-                          WHERE (r.run_id = k.run_id))) AND (o.ancestor_key = n.ancestor_key) AND (o.step_key = n.step_key) AND (o.distance = 1))))))))));
+                  WHERE (r.run_id = n.retried_run_id)) AS old_target_id,
+            ( SELECT o.status
+                   FROM ql.step_run o
+                  WHERE ((o.run_id = n.retried_run_id) AND (o.step_key = n.step_key))) AS status
+           FROM ql.takeover_node n) s;
 
 ALTER VIEW ql.takeover_alone OWNER TO ql_migrator;
 
 --
--- Name: takeover_step; Type: VIEW; Schema: ql; Owner: ql_migrator
+-- Name: takeover; Type: VIEW; Schema: ql; Owner: ql_migrator
 --
 
-CREATE VIEW ql.takeover_step AS
+CREATE VIEW ql.takeover AS
  SELECT run_id,
-    workflow_id,
-    step_key
-   FROM ql.takeover_alone k
-  WHERE (NOT (EXISTS ( SELECT 1
-           FROM ql.workflow_ancestor w
-          WHERE ((w.workflow_id = k.workflow_id) AND (w.step_key = k.step_key) AND (NOT (EXISTS ( SELECT 1
-                   FROM ql.takeover_alone b
-                  WHERE ((b.run_id = k.run_id) AND (b.workflow_id = k.workflow_id) AND (b.step_key = w.ancestor_key)))))))));
+    retried_run_id,
+    target_id,
+    step_key,
+    task_id,
+    need_count,
+    status,
+        CASE
+            WHEN (cause IS NOT NULL) THEN cause
+            WHEN (below = 1) THEN 'need_runs_again'::text
+            ELSE NULL::text
+        END AS cause
+   FROM ( SELECT u.run_id,
+            u.retried_run_id,
+            u.target_id,
+            u.step_key,
+            u.task_id,
+            u.need_count,
+            u.status,
+            u.cause,
+            u.part,
+            max(u.part) OVER (PARTITION BY u.run_id, u.retried_run_id, u.target_id, u.step_key) AS below
+           FROM ( SELECT a.run_id,
+                    a.retried_run_id,
+                    a.target_id,
+                    a.step_key,
+                    a.task_id,
+                    a.need_count,
+                    a.status,
+                    a.cause,
+                    0 AS part
+                   FROM ql.takeover_alone a
+                UNION ALL
+                 SELECT a.run_id,
+                    a.retried_run_id,
+                    a.target_id,
+                    w.step_key,
+                    NULL::text AS task_id,
+                    NULL::bigint AS need_count,
+                    NULL::text AS status,
+                    NULL::text AS cause,
+                    1 AS part
+                   FROM (ql.takeover_alone a
+                     JOIN ql.workflow_ancestor w ON (((w.workflow_id = a.target_id) AND (w.ancestor_key = a.step_key))))
+                  WHERE (a.cause IS NOT NULL)) u) e
+  WHERE (part = 0);
 
-ALTER VIEW ql.takeover_step OWNER TO ql_migrator;
+ALTER VIEW ql.takeover OWNER TO ql_migrator;
 
 --
 -- Name: admission_effect; Type: VIEW; Schema: ql; Owner: ql_migrator
@@ -4222,75 +4331,68 @@ ALTER VIEW ql.takeover_step OWNER TO ql_migrator;
 
 CREATE VIEW ql.admission_effect AS
  SELECT run_id,
-    ordinal,
+    row_number() OVER (PARTITION BY run_id ORDER BY part, entity_id) AS ordinal,
     entity,
     entity_id,
     NULL::text AS from_status,
-        CASE
-            WHEN (taken_over = 1) THEN 'succeeded'::text
-            WHEN (entity = 'run'::text) THEN 'running'::text
-            WHEN (need_count = 0) THEN 'ready'::text
-            ELSE 'pending'::text
-        END AS to_status,
+    to_status,
     (0)::bigint AS expected_version,
         CASE
-            WHEN (taken_over = 1) THEN 'taken_over'::text
+            WHEN (to_status = 'succeeded'::text) THEN 'taken_over'::text
             ELSE NULL::text
         END AS result_code,
         CASE
-            WHEN (taken_over = 1) THEN 'step.taken_over'::text
             WHEN (entity = 'run'::text) THEN 'workflow.admitted'::text
+            WHEN (to_status = 'succeeded'::text) THEN 'step.taken_over'::text
             ELSE 'step.created'::text
         END AS event_type,
     NULL::bigint AS due_at_ms,
     input_id
-   FROM ( SELECT p.run_id,
-            row_number() OVER (PARTITION BY p.run_id ORDER BY p.part, p.entity_id) AS ordinal,
-            p.entity,
-            p.entity_id,
-            p.need_count,
-            p.taken_over,
-            p.input_id
-           FROM ( SELECT r.run_id,
-                    1 AS part,
-                    'run'::text AS entity,
-                    r.run_id AS entity_id,
-                    (0)::bigint AS need_count,
-                    0 AS taken_over,
-                    NULL::text AS input_id
+   FROM ( SELECT r.run_id,
+            1 AS part,
+            'run'::text AS entity,
+            r.run_id AS entity_id,
+            'running'::text AS to_status,
+            NULL::text AS input_id
+           FROM ql.run r
+          WHERE (r.version = 0)
+        UNION ALL
+         SELECT r.run_id,
+            2 AS part,
+            'step'::text AS entity,
+            w.step_key AS entity_id,
+                CASE
+                    WHEN (w.need_count = 0) THEN 'ready'::text
+                    ELSE 'pending'::text
+                END AS to_status,
+            w.task_id AS input_id
+           FROM (ql.run r
+             JOIN ql.workflow_step w ON ((w.workflow_id = r.target_id)))
+          WHERE ((r.version = 0) AND (r.kind = 'workflow'::text) AND (r.retry_of_run_id IS NULL))
+        UNION ALL
+         SELECT r.run_id,
+            2 AS part,
+            'step'::text AS entity,
+            'main'::text AS entity_id,
+            'ready'::text AS to_status,
+            r.target_id AS input_id
+           FROM ql.run r
+          WHERE ((r.version = 0) AND (r.kind = 'task'::text) AND (r.retry_of_run_id IS NULL))
+        UNION ALL
+         SELECT k.run_id,
+            2 AS part,
+            'step'::text AS entity,
+            k.step_key AS entity_id,
+                CASE
+                    WHEN (k.cause IS NULL) THEN 'succeeded'::text
+                    WHEN (k.need_count = 0) THEN 'ready'::text
+                    ELSE 'pending'::text
+                END AS to_status,
+            k.task_id AS input_id
+           FROM ql.takeover k
+          WHERE ((k.retried_run_id <> k.run_id) AND (( SELECT r.version
                    FROM ql.run r
-                  WHERE (r.version = 0)
-                UNION ALL
-                 SELECT r.run_id,
-                    2 AS part,
-                    'step'::text AS entity,
-                    w.step_key AS entity_id,
-                    w.need_count,
-                        CASE
-                            WHEN (EXISTS ( SELECT 1
-                               FROM ql.takeover_step k
-                              WHERE ((k.run_id = r.retry_of_run_id) AND (k.workflow_id = w.workflow_id) AND (k.step_key = w.step_key)))) THEN 1
-                            ELSE 0
-                        END AS taken_over,
-                    w.task_id AS input_id
-                   FROM (ql.run r
-                     JOIN ql.workflow_step w ON ((w.workflow_id = r.target_id)))
-                  WHERE ((r.version = 0) AND (r.kind = 'workflow'::text))
-                UNION ALL
-                 SELECT r.run_id,
-                    2 AS part,
-                    'step'::text AS entity,
-                    'main'::text AS entity_id,
-                    (0)::bigint AS need_count,
-                        CASE
-                            WHEN (EXISTS ( SELECT 1
-                               FROM ql.takeover_result k
-                              WHERE ((k.run_id = r.retry_of_run_id) AND (k.step_key = 'main'::text) AND (k.task_id = r.target_id)))) THEN 1
-                            ELSE 0
-                        END AS taken_over,
-                    r.target_id AS input_id
-                   FROM ql.run r
-                  WHERE ((r.version = 0) AND (r.kind = 'task'::text))) p) e;
+                  WHERE (r.run_id = k.run_id)) = 0))) e;
 
 ALTER VIEW ql.admission_effect OWNER TO ql_migrator;
 
@@ -6000,75 +6102,6 @@ CREATE VIEW ql.step_state AS
 ALTER VIEW ql.step_state OWNER TO ql_migrator;
 
 --
--- Name: workflow_revision; Type: TABLE; Schema: ql; Owner: ql_migrator
---
-
-CREATE TABLE ql.workflow_revision (
-    workflow_id text NOT NULL COLLATE pg_catalog."C",
-    package_key text NOT NULL COLLATE pg_catalog."C",
-    generation bigint NOT NULL,
-    workflow_key text NOT NULL COLLATE pg_catalog."C",
-    timeout_ms bigint,
-    step_count bigint NOT NULL,
-    CONSTRAINT steps_within_bounds CHECK (((step_count >= 1) AND (step_count <= 128))),
-    CONSTRAINT workflow_key_fits CHECK (((length(workflow_key) >= 1) AND (length(workflow_key) <= 63))),
-    CONSTRAINT workflow_timeout_within_bounds CHECK (((timeout_ms >= 1) AND (timeout_ms <= '2592000000'::bigint)))
-);
-
-ALTER TABLE ql.workflow_revision OWNER TO ql_migrator;
-
---
--- Name: takeover; Type: VIEW; Schema: ql; Owner: ql_migrator
---
-
-CREATE VIEW ql.takeover AS
- SELECT run_id,
-    target_id,
-    step_key,
-    status,
-        CASE
-            WHEN (EXISTS ( SELECT 1
-               FROM ql.takeover_step k
-              WHERE ((k.run_id = t.run_id) AND (k.workflow_id = t.target_id) AND (k.step_key = t.step_key)))) THEN NULL::text
-            WHEN (status IS NULL) THEN 'not_there'::text
-            WHEN (status <> 'succeeded'::text) THEN 'not_succeeded'::text
-            WHEN (NOT (EXISTS ( SELECT 1
-               FROM ql.takeover_result k
-              WHERE ((k.run_id = t.run_id) AND (k.step_key = t.step_key) AND (k.task_id = t.task_id))))) THEN 'task_changed'::text
-            WHEN (kind = 'task'::text) THEN NULL::text
-            WHEN (NOT (EXISTS ( SELECT 1
-               FROM ql.takeover_alone k
-              WHERE ((k.run_id = t.run_id) AND (k.workflow_id = t.target_id) AND (k.step_key = t.step_key))))) THEN 'needs_changed'::text
-            ELSE 'need_runs_again'::text
-        END AS cause
-   FROM ( SELECT r.run_id,
-            r.kind,
-            w.workflow_id AS target_id,
-            w.step_key,
-            w.task_id,
-            ( SELECT s.status
-                   FROM ql.step_run s
-                  WHERE ((s.run_id = r.run_id) AND (s.step_key = w.step_key))) AS status
-           FROM ((ql.run r
-             JOIN ql.workflow_revision v ON (((v.package_key = r.package_key) AND (v.workflow_key = r.target_key))))
-             JOIN ql.workflow_step w ON ((w.workflow_id = v.workflow_id)))
-          WHERE (r.kind = 'workflow'::text)
-        UNION ALL
-         SELECT r.run_id,
-            r.kind,
-            k.task_id AS target_id,
-            'main'::text AS step_key,
-            k.task_id,
-            ( SELECT s.status
-                   FROM ql.step_run s
-                  WHERE ((s.run_id = r.run_id) AND (s.step_key = 'main'::text))) AS status
-           FROM (ql.run r
-             JOIN ql.task_revision k ON (((k.package_key = r.package_key) AND (k.task_key = r.target_key))))
-          WHERE (r.kind = 'task'::text)) t;
-
-ALTER VIEW ql.takeover OWNER TO ql_migrator;
-
---
 -- Name: target_state; Type: VIEW; Schema: ql; Owner: ql_migrator
 --
 
@@ -7637,23 +7670,29 @@ GRANT UPDATE(result_code) ON TABLE ql.step_run TO ql_authority;
 GRANT SELECT,INSERT ON TABLE ql.task_revision TO ql_authority;
 
 --
--- Name: TABLE takeover_result; Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: TABLE workflow_revision; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-GRANT SELECT ON TABLE ql.takeover_result TO ql_authority;
-GRANT SELECT ON TABLE ql.takeover_result TO ql_reader;
-
---
--- Name: TABLE workflow_ancestor; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT,INSERT ON TABLE ql.workflow_ancestor TO ql_authority;
+GRANT SELECT,INSERT ON TABLE ql.workflow_revision TO ql_authority;
 
 --
 -- Name: TABLE workflow_step; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
 GRANT SELECT,INSERT ON TABLE ql.workflow_step TO ql_authority;
+
+--
+-- Name: TABLE takeover_node; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.takeover_node TO ql_authority;
+GRANT SELECT ON TABLE ql.takeover_node TO ql_reader;
+
+--
+-- Name: TABLE workflow_ancestor; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT,INSERT ON TABLE ql.workflow_ancestor TO ql_authority;
 
 --
 -- Name: TABLE takeover_alone; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7663,11 +7702,11 @@ GRANT SELECT ON TABLE ql.takeover_alone TO ql_authority;
 GRANT SELECT ON TABLE ql.takeover_alone TO ql_reader;
 
 --
--- Name: TABLE takeover_step; Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: TABLE takeover; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-GRANT SELECT ON TABLE ql.takeover_step TO ql_authority;
-GRANT SELECT ON TABLE ql.takeover_step TO ql_reader;
+GRANT SELECT ON TABLE ql.takeover TO ql_authority;
+GRANT SELECT ON TABLE ql.takeover TO ql_reader;
 
 --
 -- Name: TABLE admission_effect; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -8216,19 +8255,6 @@ GRANT SELECT ON TABLE ql.step_run_mutation TO ql_reader;
 
 GRANT SELECT ON TABLE ql.step_state TO ql_authority;
 GRANT SELECT ON TABLE ql.step_state TO ql_reader;
-
---
--- Name: TABLE workflow_revision; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT,INSERT ON TABLE ql.workflow_revision TO ql_authority;
-
---
--- Name: TABLE takeover; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT ON TABLE ql.takeover TO ql_authority;
-GRANT SELECT ON TABLE ql.takeover TO ql_reader;
 
 --
 -- Name: TABLE target_state; Type: ACL; Schema: ql; Owner: ql_migrator

@@ -184,36 +184,42 @@ CASES = (
     ),
     Mutant(
         "every step starts ready", "admission", "admission_effect",
-        "e.need_count = 0 then", "e.need_count >= 0 then",
+        "w.need_count = 0 then", "w.need_count >= 0 then",
     ),
     Mutant(
         "a failed step is taken over", "admission", "admission_effect",
-        "where s.status = 'succeeded';", "where s.status in ('succeeded', 'failed');",
+        "s.status <> 'succeeded'", "s.status not in ('succeeded', 'failed')",
     ),
     Mutant(
         "a changed task is taken over", "admission", "admission_effect",
-        " and t.digest = o.digest", "",
+        "select t.digest\n      from step_run as o\n",
+        "select s.digest\n      from step_run as o\n",
     ),
     Mutant(
         "another generation is another task", "admission", "admission_effect",
-        "t.digest = o.digest", "t.task_id = o.task_id",
+        "(select t.digest from task_revision as t where t.task_id = n.task_id)", "n.task_id",
     ),
     Mutant(
-        "a step with fewer needs is taken over", "admission", "admission_effect",
-        "where w.need_count = (", "where w.need_count <= (",
+        "a step with a need less is taken over", "admission", "admission_effect",
+        "s.need_count <> (\n        select count(*)\n        from workflow_ancestor as o\n",
+        "s.need_count > (\n        select count(*)\n        from workflow_ancestor as o\n",
     ),
     Mutant(
         "a step with another need is taken over", "admission", "admission_effect",
-        "          and o.step_key = n.step_key\n          and o.distance = 1\n", "",
+        "          and o.ancestor_key = n.ancestor_key\n", "",
+    ),
+    Mutant(
+        "a need further up is as good", "admission", "admission_effect",
+        "          and n.distance = 1\n          and o.distance = 1\n",
+        "          and n.distance = 1\n",
     ),
     Mutant(
         "an ancestor of an ancestor is not asked", "admission", "admission_effect",
-        "    and w.step_key = k.step_key\n    and not exists (",
-        "    and w.step_key = k.step_key\n    and w.distance = 1\n    and not exists (",
+        "w.ancestor_key = a.step_key\n", "w.ancestor_key = a.step_key and w.distance = 1\n",
     ),
     Mutant(
         "what a step needs is not asked", "admission", "admission_effect",
-        "        and b.step_key = w.ancestor_key\n", "",
+        "    when e.below = 1 then 'need_runs_again'\n", "",
     ),
 )  # fmt: skip
 ON_POSTGRES = (

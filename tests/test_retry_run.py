@@ -75,7 +75,7 @@ def causes(store: Store, run_id: str, target_id: str | None = None) -> dict[str,
     active = store.read("package_state", package_key="nightly", state="active")[0]["generation"]
     wanted = {"kind": row["kind"], "target_key": row["target_key"], "generation": active}
     target_id = target_id or store.read("target_state", **wanted)[0]["target_id"]
-    rows = store.read("takeover", run_id=run_id, target_id=target_id)
+    rows = store.read("takeover", run_id=run_id, retried_run_id=run_id, target_id=target_id)
     return {row["step_key"]: row["cause"] for row in rows}
 
 

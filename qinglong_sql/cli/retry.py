@@ -130,7 +130,10 @@ def next_words(new: Row, dsn: str) -> str:
 
 def takeover(store: Store, old: Row, target_id: str) -> list[Row]:
     """What becomes of each step: step_key, its old status, and why it runs again (None: not)."""
-    rows = store.read("takeover", order="step_key", run_id=old["run_id"], target_id=target_id)
+    own_id = old["run_id"]
+    rows = store.read(
+        "takeover", order="step_key", run_id=own_id, retried_run_id=own_id, target_id=target_id
+    )
     before = {one["step_key"]: one for one in store.read("step_state", run_id=old["run_id"])}
     return [
         {

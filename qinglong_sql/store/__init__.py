@@ -55,7 +55,8 @@ _READING = (
 )
 _DECISION = (
     "state_transition run_admission task_attempt_admission step_run_mutation live_attempt"
-    " takeover_result takeover_alone takeover_step takeover admission_effect frontier_ready frontier_skip frontier_effect frontier_blocked"
+    " takeover_node takeover_alone takeover admission_effect"
+    " frontier_ready frontier_skip frontier_effect frontier_blocked"
     " task_admission_effect dispatch_effect completion_end completion_effect"
     " recovery_due recovery_blocked recovery_end recovery_effect retry_effect"
     " intent_effect cancellation_blocked cancellation_effect retention_due explain agenda_missing"

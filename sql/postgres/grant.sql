@@ -51,7 +51,7 @@ grant usage on schema ql to ql_authority, ql_reader;
 grant select on
   ql.state_transition, ql.run_admission, ql.task_attempt_admission, ql.step_run_mutation,
   ql.live_attempt,
-  ql.takeover_result, ql.takeover_alone, ql.takeover_step, ql.takeover, ql.admission_effect,
+  ql.takeover_node, ql.takeover_alone, ql.takeover, ql.admission_effect,
   ql.frontier_ready, ql.frontier_skip, ql.frontier_effect, ql.frontier_blocked,
   ql.task_admission_effect,
   ql.dispatch_effect,
