@@ -31,7 +31,9 @@ FIELD_IN_LINE = re.compile(
 )
 # An environment, or a part of one, as far as a line by itself can tell.
 ENV_IN_LINE = re.compile(
-    r"(?<![\w.-])((?i:env\w*|e\w{0,2}v\w*nm\w*|vars)(?![\w.-])|[A-Z][A-Z0-9_]*[\"']?\s*[:=])[\"':\s]*"
+    r"(?:^\s*(?=:)"  # the colon of a name on the line before
+    r"|(?<![\w.-])(?i:env\w*|e\w{0,2}v\w*nm\w*|vars)(?![\w.-])"
+    r"|(?<![\w.-])[A-Z][A-Z0-9_]*[\"']?\s*[:=])[\"':\s]*"
 )
 COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 

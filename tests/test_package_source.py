@@ -30,6 +30,7 @@ SLIPS = {
     "several lines": '  a: {run: x, env: {T: "hunter2\n    hunter2", QL_X: 1}}\n',
     "over several lines, and broken": "  a: {run: x, env: {\n T: hunter2,\n U: @hunter2}}\n",
     "broken before it": "  a: {run: [x, y}, env: {T: hunter2}}\n",
+    "a name and its colon apart": "  a: {run: x, env: {T\n  : hunter2, B: 'hunter2'}, cwd: x}\n",
     "no colon": "  a: {run: x, env {T: hunter2}}\n",
     "misspelt": "  a: {run: x, enviroment: {T: hunter2}}\n",
     "misspelt otherwise": "  a: {run: x, evn: {T: hunter2}}\n",
