@@ -80,7 +80,7 @@ def plain(text: str, folder: Path) -> str:
         (r"\bUTC([+-]\d\d:\d\d)?", "ZONE"),
         (r"\|[0·░█][^|\n]*\||\| [ ·░█]*\|", "|BAR|"),
         (r"\b\d+(\.\d+)?s\b", "SPAN"),
-        (r"(?m)^\d+ +(?=TIME)", "# "),
+        (r"(?m)^ *\d+ +(?=TIME)", "# "),
         (r"(?m)^.*running( SPAN|  ).*\n", ""),
         (r" {3,}", "  "),
     ):
@@ -242,7 +242,8 @@ def test_explain_names_what_a_run_waits_for(shell: Shell) -> None:
         in shell("explain", run_id[:10]).stdout
     )
     assert shell("run", "jobs.yaml", "etl", "--quiet").stdout == ""
-    assert shell("explain", run_id).stdout == "nothing: the run has ended, failed\n"
+    said = f"nothing: the run has ended, failed\n  look: qinglong-sql show {run_id[:12]}\n"
+    assert shell("explain", run_id).stdout == said
 
 
 def test_logs_are_of_the_wanted_attempt_and_otherwise_say_which_there_are(shell: Shell) -> None:

@@ -136,7 +136,7 @@ def test_a_start_is_light(shell: Shell) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.startswith("no runs\n")
-    for heavy in ("psycopg", "alembic", "sqlalchemy", "yaml", "cronsim"):
+    for heavy in ("psycopg", "alembic", "sqlalchemy", "yaml", "cronsim", "rich"):
         assert f"'{heavy}'" not in done.stdout, heavy
 
 

@@ -151,6 +151,8 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     if not rows:
         ended = f"nothing: the run has ended, {row['status']}"
         say(ended if row["status"] != "running" else "nothing: the next cycle moves it")
+        if row["status"] not in ("running", "succeeded"):
+            say(f"  look: {screen.command('show ' + short(row['run_id']))}")
         return
     wide = cells.room()
     needs = [pair for pair in reasons if pair[0]["waits_for"] == "need" and not pair[1].command]
