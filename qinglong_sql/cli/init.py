@@ -78,9 +78,10 @@ def valid_key(ctx: click.Context, param: click.Parameter, text: str | None) -> s
 @with_json
 @reported
 def init(file: Path, package: str | None, force: bool, as_json: bool) -> None:
-    """Write a commented first package FILE, jobs.yaml when none is named.
+    """Write a commented first package FILE.
 
-    It runs as it is: two steps side by side, one that is tried again, and one that needs them.
+    It is jobs.yaml when none is named, and runs as it is: steps side by side, one that is tried
+    again, and one that needs them all.
     """
     folder = file.absolute().parent
     if not folder.is_dir():
