@@ -138,12 +138,11 @@ def admit(
         target_key=target,
     )
     same = store.read(
-        "run_state",
+        "open_run",
         order="admitted_at_ms desc, run_id",
         limit=1,
         target_id=found[0]["target_id"],
         input_digest=digest(text),
-        status="running",
     )
     if same and not new:
         view.note(f"going on with run {same[0]['run_id']} (--new starts another)")

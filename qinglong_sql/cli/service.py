@@ -100,7 +100,7 @@ def findings(store: Store) -> dict[str, Any]:
         "engine": store.engine,
         "violations": store.read("violation", order="run_id, rule, entity_id"),
         "faults": store.read("fault_state", order="run_id, stage"),
-        "running": len(store.read("run_state", status="running")),
+        "running": len(store.read("open_run")),
         "lag_ms": now - oldest[0]["due_at_ms"] if oldest and oldest[0]["due_at_ms"] < now else 0,
     }
 
