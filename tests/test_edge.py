@@ -458,6 +458,14 @@ def test_a_full_disk_costs_a_line_and_no_more() -> None:
             out.close()
 
 
+def test_an_edge_that_never_started_anything_is_idle_as_well(served: Edge) -> None:
+    served.setting = replace(served.setting, idle_ms=100)
+    end = time.monotonic() + 1.5
+    served.interrupts = lambda: int(time.monotonic() > end)
+    served.serve()
+    assert served.status()["cycles"] < 45, "it backs off: what its fork server says is heard once"
+
+
 # -- units
 
 
