@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from qinglong_sql import snapshot
 from qinglong_sql.cli.options import state_folder
-from qinglong_sql.store import open_store
+from qinglong_sql.store import open_store, snapshot
 from qinglong_sql.store.sqlite import Profile, SqliteStore
 from qinglong_sql.workplace import take_lock
 from tests import acting

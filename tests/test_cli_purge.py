@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from qinglong_sql import snapshot
 from qinglong_sql.cli.options import state_folder
-from qinglong_sql.store import Store, open_store
+from qinglong_sql.store import Store, open_store, snapshot
 from qinglong_sql.workplace import take_lock
 from tests import acting
 from tests.engines import Engine

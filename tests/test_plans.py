@@ -151,6 +151,7 @@ def looks(request: pytest.FixtureRequest, server_of: conftest.ServerOf) -> Looks
             name: [site.watch(sql.SQL(text), [])[0]] for name, text in LOOKING.items()
         }
         found["scan"] = {"run": [site.watch(sql.SQL(SCAN), [])[0]]}
+        found["purge"] = purged(site)
         for one in (site.store, site.watched, site.clock):
             one.close()
         return found
@@ -379,6 +380,25 @@ def idle(site: Site) -> dict[str, list[Look]]:
         ]
         for name in pages
     }
+
+
+def purged(site: Site) -> dict[str, list[Look]]:
+    """The purge when nothing is old enough, and then of the oldest runs."""
+    found: dict[str, list[Look]] = {"nothing": [], "some": []}
+    for before_ms, name in ((1, "nothing"), (FAR_MS, "some")):
+        for _ in range(CALLS):
+            seen, rows = site.call("purge_runs", p_before_ms=before_ms, p_limit=LIMIT)
+            assert len(rows) == (LIMIT if name == "some" else 0)
+            found[name].append(seen)
+    return found
+
+
+def test_a_purge_costs_what_goes(looks: Looks) -> None:
+    """With 200,000 runs of which all may go: two of them, and nothing of the others."""
+    walks = {fault for seen in looks["purge"].values() for look in seen for fault in look.faults}
+    assert walks == set()
+    assert max(look.buffers for look in looks["purge"]["nothing"][1:]) < 80
+    assert max(look.buffers for look in looks["purge"]["some"][1:]) < BUFFERS["purge_runs"]
 
 
 def test_no_step_walks_through_a_table_that_grows(looks: Looks) -> None:

@@ -229,6 +229,19 @@ def test_sqlite_lets_history_go_only_with_its_run(sqlite_dsn: str, clock_of: Fak
     assert acting.everything(engine) == before
 
 
+def test_sqlite_finds_what_is_due_by_its_own_index(sqlite_dsn: str) -> None:
+    """Oldest first without a sort, so that a page costs a page however many runs are due."""
+    with closing(sqlite3.connect(sqlite_dsn[10:])) as connection:
+        plan = connection.execute(
+            "explain query plan select d.run_id from retention_due as d where d.finished_at_ms < ?"
+            " order by d.finished_at_ms, d.run_id limit ?",
+            (1, 1),
+        ).fetchall()
+    told = " · ".join(row[3] for row in plan)
+    assert "run_ended (finished_at_ms>? AND finished_at_ms<?)" in told.replace("USING ", ""), told
+    assert "TEMP B-TREE" not in told and "SCAN" not in told, told
+
+
 @pytest.fixture
 def clock_of() -> FakeClock:
     return FakeClock()

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from qinglong_sql import snapshot
 from qinglong_sql.cli.alone import alone, file_of, openers
 from qinglong_sql.cli.exits import BadFile, Refused, reported
 from qinglong_sql.cli.longwork import consent, count_text, meter, size_text
 from qinglong_sql.cli.options import opened, with_dsn, with_json
 from qinglong_sql.cli.words import print_json, say
 from qinglong_sql.errors import NotReady
+from qinglong_sql.store import snapshot
 from qinglong_sql.store.sqlite_shipped import newest_revision
 
 the_file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))

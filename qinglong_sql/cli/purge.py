@@ -1,15 +1,12 @@
 """`purge`: what ended long ago goes, and how much room that makes."""
 
-import sqlite3
 import time
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from qinglong_sql import snapshot
 from qinglong_sql.cli.alone import alone, file_of, openers
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.longwork import consent, count_text, meter, size_text
@@ -18,7 +15,7 @@ from qinglong_sql.cli.waiting import Duration
 from qinglong_sql.cli.words import clock, print_json, say
 from qinglong_sql.retention import Purged
 from qinglong_sql.retention import purge as purge_runs
-from qinglong_sql.store import SQLITE, Span, Store
+from qinglong_sql.store import SQLITE, Span, Store, snapshot
 
 COUNT_MOST = 10_000
 
@@ -71,9 +68,9 @@ def purge(
     if dsn.startswith(SQLITE):
         path = file_of(dsn, "purge")
         if vacuum:
-            row["before_vacuum"] = pages(path)
+            row["before_vacuum"] = snapshot.pages(path)
             rewrite(dsn, path)
-        row |= pages(path)
+        row |= snapshot.pages(path)
     if as_json:
         print_json(row)
     else:
@@ -116,25 +113,9 @@ def purged(store: Store, before_ms: int, limit: int | None, folder: Path) -> Pur
         )
 
 
-def pages(path: Path) -> dict[str, int]:
-    """Bytes of the file, and those of its free pages."""
-    with closing(snapshot.reader(path)) as connection:
-        size, count, free = (
-            connection.execute(f"pragma {name}").fetchone()[0]
-            for name in ("page_size", "page_count", "freelist_count")
-        )
-    return {"file_bytes": size * count, "free_bytes": size * free}
-
-
 def rewrite(dsn: str, path: Path) -> None:
-    """VACUUM in place: whoever waits for the file meanwhile finds it afterwards, which a new file
-    under the same name could not promise. Raises Refused while others use it, or without room.
-
-    It takes room for the live pages twice: in a copy, and in the log or journal beside the file.
-    No auto_vacuum instead: purging 20,000 runs (188 MB) then wrote 2,234 MB as `incremental` and
-    2,479 MB as `full`, not 1,741 MB, and flash wears by what is written, not by a file's size.
-    """
-    now = pages(path)
+    """Raises Refused while others use the file, or without room for the live pages twice."""
+    now = snapshot.pages(path)
     needed = 2 * (now["file_bytes"] - now["free_bytes"])
     free = snapshot.room(path.parent)
     if free < needed:
@@ -145,13 +126,7 @@ def rewrite(dsn: str, path: Path) -> None:
         pids = openers(path)
         if pids:
             raise Refused(f"{path} is open in process {pids[0]}; end it before --vacuum")
-        with closing(sqlite3.connect(path, isolation_level=None, timeout=5)) as connection:
-            connection.execute("pragma temp_store = file")
-            folder = str(path.parent).replace("'", "''")
-            connection.execute(f"pragma temp_store_directory = '{folder}'")  # not a RAM disk
-            connection.execute("pragma synchronous = full")
-            connection.execute("vacuum")
-            connection.execute("pragma wal_checkpoint(truncate)")
+        snapshot.vacuum(path)
 
 
 def summary(row: dict[str, Any]) -> str:

@@ -21,7 +21,6 @@ set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_sort = off  -- a sort below the limit would lock every run that is due
-set enable_bitmapscan = off
 set lock_timeout = '1s'
 as $$
 declare
@@ -45,11 +44,19 @@ begin
     for update skip locked
   );
   v_run_ids := array(
-    select d.run_id
-    from ql.retention_due as d
-    where d.run_id = any(v_held) and d.finished_at_ms < p_before_ms
-    order by d.finished_at_ms, d.run_id
+    select u.run_id
+    from unnest(v_held) with ordinality as u (run_id, place)
+    cross join lateral (
+      select 1
+      from ql.retention_due as d
+      where d.run_id = u.run_id and d.finished_at_ms < p_before_ms
+      offset 0
+    ) as due
+    order by u.place
   );
+  if cardinality(v_run_ids) = 0 then
+    return;  -- a plan for no run at all may walk through an index
+  end if;
 
   delete from ql.run_event as e where e.run_id = any(v_run_ids);
   delete from ql.refused_report as f where f.run_id = any(v_run_ids);

@@ -174,6 +174,34 @@ def folded(path: Path) -> bool:
     return not path.with_name(path.name + "-wal").exists()
 
 
+def pages(path: Path) -> dict[str, int]:
+    """Bytes of a file (`file_bytes`), and those of its free pages (`free_bytes`)."""
+    with closing(reader(path)) as connection:
+        size, count, free = (
+            connection.execute(f"pragma {name}").fetchone()[0]
+            for name in ("page_size", "page_count", "freelist_count")
+        )
+    return {"file_bytes": size * count, "free_bytes": size * free}
+
+
+def vacuum(path: Path) -> None:
+    """Rewrite a file without its free pages, in place: whoever waits for it meanwhile finds it
+    afterwards, which a new file under the same name could not promise.
+
+    It takes room for the live pages twice: in a copy, and in the log or journal beside the file.
+    No auto_vacuum instead: purging 20,000 runs (188 MB) then wrote 2,234 MB as `incremental` and
+    2,479 MB as `full`, not 1,741 MB, and flash wears by what is written, not by a file's size.
+    """
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=5)) as connection:
+        connection.execute("pragma temp_store = file")
+        folder = str(path.parent).replace("'", "''")
+        connection.execute(f"pragma temp_store_directory = '{folder}'")  # not a RAM disk
+        connection.execute("pragma synchronous = full")
+        connection.execute("vacuum")
+        connection.execute("pragma wal_checkpoint(truncate)")
+        connection.execute("pragma temp_store_directory = ''")
+
+
 def like(new: Path, model: Path) -> None:
     """Give a new file the mode and, where that is allowed, the owner of another."""
     seen = model.stat()
