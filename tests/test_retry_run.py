@@ -1,7 +1,9 @@
 """`start_retry`: a new run that takes over what would come out the same (sql/README.md, rules)."""
 
 import json
+import sqlite3
 import threading
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -349,6 +351,26 @@ def test_a_retry_outlives_the_run_that_it_retries(store: Store, engine: Engine) 
 
 def purge(store: Store, before_ms: int) -> None:
     store.call("purge_runs", p_before_ms=before_ms, p_limit=32)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "admission_effect where run_id = 'ru'",
+        "takeover where run_id = 'ru' and retried_run_id = 'ru' and target_id = 'wf'",
+    ],
+)
+def test_only_the_rows_of_the_two_runs_are_read(sqlite_dsn: str, question: str) -> None:
+    with closing(sqlite3.connect(sqlite_dsn.removeprefix("sqlite:///"))) as connection:
+        plan = [
+            row[3] for row in connection.execute(f"explain query plan select * from {question}")
+        ]
+        tables = "select name from sqlite_schema where type = 'table'"
+        names = {name for (name,) in connection.execute(tables)}
+    assert sum(line.startswith("SEARCH") for line in plan) > 20
+    scanned = {line.split()[1] for line in plan if line.startswith("SCAN")}
+    assert all(len(name) > 1 or name in "enu" for name in scanned), scanned  # views' own names
+    assert not scanned & names
 
 
 # -- PostgreSQL alone: what happens while someone else is at it

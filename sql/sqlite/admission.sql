@@ -135,8 +135,19 @@ select
 from temp.admission as a
 where a.outcome = 'created';
 
+delete from temp.chosen;
+
+insert into temp.chosen (run_id)
+select a.run_id
+from temp.admission as a
+where a.outcome = 'created';
+
 delete from temp.effect;
 
+-- EACH     decide_admission
+-- CALL     apply_effects
+
+-- HELPER   decide_admission — a view with a window takes a run_id only as a parameter, never a join
 insert into temp.effect (
   run_id, ordinal, entity, entity_id, from_status, to_status, expected_version, result_code,
   event_type, due_at_ms, input_id
@@ -154,6 +165,4 @@ select
   e.due_at_ms,
   e.input_id
 from admission_effect as e
-where e.run_id = (select a.run_id from temp.admission as a where a.outcome = 'created');
-
--- CALL     apply_effects
+where e.run_id = :each_run_id;
