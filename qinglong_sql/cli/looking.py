@@ -7,7 +7,7 @@ from qinglong_sql.cli import COMMANDS, cells
 from qinglong_sql.cli.exits import reported
 from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reasons import ORDER, Reason, Screen, reason_of, served, short, waits
-from qinglong_sql.cli.steps import BAD, CODES, flow_table, groups, in_words, needs_of
+from qinglong_sql.cli.steps import BAD, CODES, NAMED, flow_table, groups, in_words, needs_of
 from qinglong_sql.cli.timebar import legend
 from qinglong_sql.cli.words import (
     COLOURS,
@@ -25,6 +25,8 @@ from qinglong_sql.cli.words import (
 
 WRONG = 8
 NO_INPUT = digest("{}")
+LOOKING = ("logs", "status")
+Pair = tuple[Row, Reason]  # a row of `explain`, and its words
 
 
 @click.command()
@@ -64,11 +66,10 @@ def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     if bars:
         say(click.style(legend(), dim=True))
     wrong(row, steps, attempts, screen, wide)
-    for one in rows:
-        reason = reason_of(one, screen)
-        if reason.stuck:
+    for together in alike([(one, reason_of(one, screen)) for one in rows]):
+        if together[0][1].stuck:
             say("")
-            stuck(one, reason, wide)
+            told(together, wide)
     next_words(row, screen)
 
 
@@ -158,14 +159,8 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     needs = [pair for pair in reasons if pair[0]["waits_for"] == "need" and not pair[1].command]
     rest = [pair for pair in reasons if pair not in needs]
     rest.sort(key=lambda pair: (not pair[1].stuck, ORDER.index(pair[0]["waits_for"])))
-    for one, why in rest:
-        if why.stuck:
-            stuck(one, why, wide)
-            continue
-        say_wrapped(f"{named(one)}: {why.words}", wide, 2)
-        say_wrapped(f"  resolved by: {why.then}", wide, 4)
-        if why.command:
-            say(f"  look: {click.style(why.command, bold=True)}")
+    for together in alike(rest):
+        told(together, wide)
     after: dict[str, list[str]] = {}
     for key in dict.fromkeys(one["step_key"] for one, _ in needs):
         on = ", ".join(one["waits_on"] for one, _ in needs if one["step_key"] == key)
@@ -180,15 +175,24 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
         say(f"  look: {screen.command('graph ' + short(row['run_id']))}")
 
 
-def named(row: Row) -> str:
-    """What waits, and for what in the word of the view."""
-    return f"{sign_of(row['status'])} {row['step_key'] or 'the run'}, {row['status']}" + (
-        f" ({row['waits_for']})"
-    )
+def alike(pairs: list[Pair]) -> list[list[Pair]]:
+    """Rows that wait for the same with the same words, together."""
+    found: dict[tuple[str, Reason], list[Pair]] = {}
+    for one, why in pairs:
+        found.setdefault((one["waits_for"], why), []).append((one, why))
+    return list(found.values())
 
 
-def stuck(row: Row, why: Reason, wide: int) -> None:
-    """What needs a person, with what to type."""
-    say_wrapped(f"STUCK {named(row)}: {why.words}", wide, 2, fg="red")
+def told(together: list[Pair], wide: int) -> None:
+    """What waits, and for what in the word of the view; what ends it, and what to type."""
+    row, why = together[0]
+    keys = [one["step_key"] or "the run" for one, _ in together]
+    some = ", ".join(keys[:NAMED]) + f" and {len(keys) - NAMED} more" * (len(keys) > NAMED)
+    states = "/".join(dict.fromkeys(one["status"] for one, _ in together))
+    mark = "STUCK " if why.stuck else ""
+    words = f"{mark}{sign_of(row['status'])} {some}, {states} ({row['waits_for']}): {why.words}"
+    say_wrapped(words, wide, 2, fg="red" if why.stuck else None)
     say_wrapped(f"  resolved by: {why.then}", wide, 4)
-    say(f"  type: {click.style(why.command, bold=True)}")
+    if why.command:
+        label = "look" if why.command.split()[1] in LOOKING else "type"
+        say(f"  {label}: {click.style(why.command, bold=True)}")

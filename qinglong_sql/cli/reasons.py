@@ -14,7 +14,7 @@ OVERDUE_MS = 60_000  # what is due is done within a cadence; a minute means that
 ORDER = ("fault", "hold", "evidence", "report", "lease", "worker", "queue", "retry", "intent",
          "admission", "need")  # fmt: skip
 SESSIONS = 1000
-BY_ITSELF = "the next cycle of the scheduler"
+BY_ITSELF = "the next cycle of a scheduler; when none works on this database, start one"
 
 
 @dataclass(frozen=True, slots=True)

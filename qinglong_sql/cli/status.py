@@ -71,7 +71,8 @@ def told(found: dict[str, Any], screen: Screen, wide: int) -> None:
 def place(found: dict[str, Any], screen: Screen, wide: int) -> None:
     """Which database this is, and which edge works on it."""
     base = dict(found["database"])
-    revision = f"revision {base.pop('revision')}" if base.get("revision") else "no revision"
+    stands_at = base.pop("revision", None)
+    revision = f"revision {stands_at}" if stands_at else "installed without a revision"
     if base.pop("engine") == "sqlite":
         where = f"{base['file']}, {size(base['size_bytes'])}, {revision}"
     else:
