@@ -128,10 +128,10 @@ CREATE TYPE ql.effect AS (
 ALTER TYPE ql.effect OWNER TO ql_migrator;
 
 --
--- Name: accept_reports(ql.command[], text[], text, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: accept_reports(ql.command[], text, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.accept_reports(p_commands ql.command[], p_held text[], p_kind text, p_now_ms bigint) RETURNS text[]
+CREATE FUNCTION ql.accept_reports(p_commands ql.command[], p_kind text, p_now_ms bigint) RETURNS text[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -149,7 +149,6 @@ begin
     join ql.attempt_lease as l on l.attempt_id = c.attempt_id
     join ql.task_attempt as a on a.attempt_id = c.attempt_id
     where c.code is null
-      and c.attempt_id = any(p_held)
       and l.status = 'leased'
       and l.fence = c.fence
       and l.token_digest = c.token_digest
@@ -169,7 +168,7 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.accept_reports(p_commands ql.command[], p_held text[], p_kind text, p_now_ms bigint) OWNER TO ql_migrator;
+ALTER FUNCTION ql.accept_reports(p_commands ql.command[], p_kind text, p_now_ms bigint) OWNER TO ql_migrator;
 
 --
 -- Name: add_attempts(ql.effect[], bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -459,44 +458,52 @@ begin
 
   insert into ql.agenda as a (run_id, stage, due_at_ms)
   select
-    d.run_id,
+    g.run_id,
     d.stage,
-    min(d.due_at_ms)
+    d.due_at_ms
   from (
     select
       e.run_id,
-      case
-        when r.cancel_requested_at_ms is not null then
-          -- convergence clears its own row by its outcome
-          case when p_stage <> 'cancellation' or e.entity = 'run' then 'cancellation' end
-        when e.entity = 'run' then case when r.deadline_at_ms is not null then 'deadline' end
-        when e.entity <> 'step' then null
-        when e.to_status = 'ready' then 'task_admission'
-        when e.to_status = 'retry_wait' then 'retry'
-        when e.to_status in ('succeeded', 'failed', 'skipped', 'cancelled', 'timed_out')
-          -- the frontier clears its own row after its decision
-          and p_stage <> 'frontier' then 'frontier'
-      end as stage,
-      case
-        when r.cancel_requested_at_ms is not null then r.updated_at_ms
-        when e.entity = 'run' then r.deadline_at_ms
-        when e.to_status = 'retry_wait' then e.due_at_ms
-        else r.updated_at_ms
-      end as due_at_ms
+      count(*) filter (where e.entity = 'run') as run_count,
+      count(*) filter (where e.entity = 'step' and e.to_status = 'ready') as ready_count,
+      count(*) filter (
+        where e.entity = 'step'
+          and e.to_status in ('succeeded', 'failed', 'skipped', 'cancelled', 'timed_out')
+      ) as end_count,
+      min(e.due_at_ms) filter (where e.entity = 'step' and e.to_status = 'retry_wait')
+        as retry_at_ms
     from unnest(p_effects) as e
-    join ql.run as r on r.run_id = e.run_id
-    where r.status = 'running'
-    union all
-    select
-      e.run_id,
-      'expiry' as stage,
-      l.expires_at_ms as due_at_ms
-    from unnest(p_effects) as e
-    join ql.attempt_lease as l on l.attempt_id = e.entity_id
-    where e.entity = 'lease' and e.to_status = 'leased'
-  ) as d
-  where d.stage is not null
-  group by d.run_id, d.stage
+    group by e.run_id
+  ) as g
+  join ql.run as r on r.run_id = g.run_id
+  cross join lateral (
+    values
+      -- convergence clears its own row by its outcome, the frontier after its decision
+      (
+        'cancellation',
+        case
+          when r.cancel_requested_at_ms is not null
+            and (p_stage <> 'cancellation' or g.run_count > 0)
+            then r.updated_at_ms
+        end
+      ),
+      ('deadline', case when g.run_count > 0 then r.deadline_at_ms end),
+      ('task_admission', case when g.ready_count > 0 then r.updated_at_ms end),
+      ('retry', g.retry_at_ms),
+      ('frontier', case when g.end_count > 0 and p_stage <> 'frontier' then r.updated_at_ms end)
+  ) as d (stage, due_at_ms)
+  where r.status = 'running'
+    and d.due_at_ms is not null
+    and (d.stage = 'cancellation' or r.cancel_requested_at_ms is null)
+  union all
+  select
+    e.run_id,
+    'expiry',
+    min(o.expires_at_ms)
+  from unnest(p_effects) as e
+  join ql.attempt_offer as o on o.offer_id = e.input_id and o.attempt_id = e.entity_id
+  where e.entity = 'lease' and e.to_status = 'leased'
+  group by e.run_id
   on conflict (run_id, stage) do update
   set due_at_ms = excluded.due_at_ms
   where excluded.due_at_ms < a.due_at_ms;
@@ -506,10 +513,10 @@ $$;
 ALTER FUNCTION ql.announce(p_effects ql.effect[], p_stage text) OWNER TO ql_migrator;
 
 --
--- Name: answers(ql.command[], text[], text[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: answers(ql.command[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.answers(p_commands ql.command[], p_held text[], p_known text[]) RETURNS TABLE(attempt_id text, outcome text, code text)
+CREATE FUNCTION ql.answers(p_commands ql.command[]) RETURNS TABLE(attempt_id text, outcome text, code text)
     LANGUAGE plpgsql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -518,21 +525,17 @@ begin
   select
     c.attempt_id,
     case
-      when c.code is not null then 'blocked'
-      when not c.attempt_id = any(p_held) then 'contended'
-      when c.attempt_id = any(p_known) then 'applied'
+      when c.code is null then 'applied'
+      when c.code = 'contended' then 'contended'
       else 'blocked'
     end,
-    case
-      when c.code is not null then c.code
-      when c.attempt_id = any(p_held) and not c.attempt_id = any(p_known) then 'QL410'
-    end
+    nullif(c.code, 'contended')
   from unnest(p_commands) as c
   order by c.position;
 end;
 $$;
 
-ALTER FUNCTION ql.answers(p_commands ql.command[], p_held text[], p_known text[]) OWNER TO ql_migrator;
+ALTER FUNCTION ql.answers(p_commands ql.command[]) OWNER TO ql_migrator;
 
 --
 -- Name: apply_attested(text[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -578,7 +581,6 @@ CREATE FUNCTION ql.apply_effects(p_effects ql.effect[], p_stage text) RETURNS bi
     AS $$
 declare
   v_count bigint := coalesce(cardinality(p_effects), 0)::bigint;
-  v_run bigint;
   v_step_new bigint;
   v_step bigint;
   v_attempt_new bigint;
@@ -589,17 +591,15 @@ begin
     return v_count;
   end if;
   select
-    count(distinct e.run_id),
     count(*) filter (where e.entity = 'step' and e.from_status is null),
-    count(distinct (e.run_id, e.entity_id))
-      filter (where e.entity = 'step' and e.from_status is not null),
+    count(*) filter (where e.entity = 'step' and e.from_status is not null),
     count(*) filter (where e.entity = 'attempt' and e.from_status is null),
-    count(distinct e.entity_id) filter (where e.entity = 'attempt' and e.from_status is not null),
+    count(*) filter (where e.entity = 'attempt' and e.from_status is not null),
     count(*) filter (where e.entity = 'lease')
-  into v_run, v_step_new, v_step, v_attempt_new, v_attempt, v_lease
+  into v_step_new, v_step, v_attempt_new, v_attempt, v_lease
   from unnest(p_effects) as e;
 
-  perform ql.move_runs(p_effects, v_run);
+  perform ql.move_runs(p_effects, v_count);
   perform ql.write_events(p_effects);
   if v_step_new > 0 then
     perform ql.add_steps(p_effects, v_step_new);
@@ -635,7 +635,7 @@ CREATE FUNCTION ql.assert_all_hit(p_entity text, p_wanted bigint, p_hit bigint) 
     AS $$
 begin
   if p_wanted <> p_hit then
-    raise exception 'compare-and-swap lost: % of % % rows were as the decision saw them',
+    raise exception 'compare-and-swap lost: % of % % effects found what the decision saw',
       p_hit, p_wanted, p_entity
       using errcode = 'QL409';
   end if;
@@ -785,24 +785,31 @@ ALTER FUNCTION ql.check_manifest(p_package_key text, p_model jsonb) OWNER TO ql_
 CREATE FUNCTION ql.check_offers(p_offers jsonb, p_lease_ms bigint) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $_$
+    AS $$
+declare
+  v_odd bigint;
+  v_twice bigint;
 begin
   if p_lease_ms is null or p_lease_ms not between 5000 and 300000 then
     raise exception 'a lease lasts 5 s to 5 min, not % ms', p_lease_ms using errcode = 'QL400';
-  elsif exists (
-    select
-    from jsonb_array_elements(p_offers) as o
-    where coalesce(length(o.value ->> 'offer_id'), 0) not between 1 and 36
-      or coalesce(o.value ->> 'token_digest' !~ '^[0-9a-f]{64}$', true)
-  ) then
+  end if;
+
+  select
+    count(*) filter (
+      where coalesce(length(o.offer_id), 0) not between 1 and 36
+        or coalesce(length(o.token_digest), 0) <> 64
+        or translate(o.token_digest, '0123456789abcdef', '') <> ''
+    ),
+    count(*) - count(distinct o.offer_id)
+  into v_odd, v_twice
+  from jsonb_to_recordset(p_offers) as o (offer_id text, token_digest text);
+  if v_odd > 0 then
     raise exception 'an offer has an offer_id and a token_digest' using errcode = 'QL400';
-  elsif (select count(*) <> count(distinct o.value ->> 'offer_id')
-    from jsonb_array_elements(p_offers) as o)
-  then
+  elsif v_twice > 0 then
     raise exception 'an offer is made once' using errcode = 'QL400';
   end if;
 end;
-$_$;
+$$;
 
 ALTER FUNCTION ql.check_offers(p_offers jsonb, p_lease_ms bigint) OWNER TO ql_migrator;
 
@@ -1330,23 +1337,31 @@ begin
     e.input_id,
     p.output
   from unnest(p_effects) as e
-  join ql.attempt_lease as l on l.attempt_id = e.input_id
-  join ql.attempt_report as p
-    on p.run_id = l.run_id
-    and p.attempt_id = l.attempt_id
-    and p.fence = l.fence
-    and p.kind = 'ended'  -- by the whole key of l, so that no plan looks a report up by less
-  where e.entity = 'step' and e.to_status = 'succeeded' and p.output is not null;
+  -- by itself, by the whole key: most have no output, and no plan may look it up by less
+  cross join lateral (
+    select
+      r.fence,
+      r.output
+    from ql.attempt_report as r
+    where r.run_id = e.run_id
+      and r.attempt_id = e.input_id
+      and r.kind = 'ended'
+      and r.output is not null
+    offset 0
+  ) as p
+  where e.entity = 'step'
+    and e.to_status = 'succeeded'
+    and p.fence = (select l.fence from ql.attempt_lease as l where l.attempt_id = e.input_id);
 end;
 $$;
 
 ALTER FUNCTION ql.keep_outputs(p_effects ql.effect[]) OWNER TO ql_migrator;
 
 --
--- Name: keep_refused(ql.command[], text[], text[], bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: keep_refused(ql.command[], bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.keep_refused(p_commands ql.command[], p_held text[], p_known text[], p_now_ms bigint) RETURNS void
+CREATE FUNCTION ql.keep_refused(p_commands ql.command[], p_now_ms bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1368,26 +1383,29 @@ begin
     from ql.refused_report as k
     where k.run_id = c.run_id and k.attempt_id = c.attempt_id
   ) as f
-  where c.code is null
-    and c.attempt_id = any(p_held)
-    and not c.attempt_id = any(p_known)
+  where c.code = 'QL410'
     and o.token_digest = c.token_digest
     and f.refused < 8
     and f.known = 0;
 end;
 $$;
 
-ALTER FUNCTION ql.keep_refused(p_commands ql.command[], p_held text[], p_known text[], p_now_ms bigint) OWNER TO ql_migrator;
+ALTER FUNCTION ql.keep_refused(p_commands ql.command[], p_now_ms bigint) OWNER TO ql_migrator;
 
 --
 -- Name: known_reports(ql.command[], text[], text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.known_reports(p_commands ql.command[], p_held text[], p_kind text) RETURNS text[]
+CREATE FUNCTION ql.known_reports(p_commands ql.command[], p_new text[], p_kind text) RETURNS text[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+  if cardinality(p_new)
+    = (select count(*) from unnest(p_commands) as c where c.code is null)
+  then
+    return array[]::text[];  -- as nearly always
+  end if;
   return array(
     select c.attempt_id
     from unnest(p_commands) as c
@@ -1399,7 +1417,7 @@ begin
     join ql.attempt_offer as o
       on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
     where c.code is null
-      and c.attempt_id = any(p_held)
+      and not c.attempt_id = any(p_new)
       and o.token_digest = c.token_digest
       and p.how is not distinct from c.how
       and p.exit_code is not distinct from c.exit_code
@@ -1409,50 +1427,57 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.known_reports(p_commands ql.command[], p_held text[], p_kind text) OWNER TO ql_migrator;
+ALTER FUNCTION ql.known_reports(p_commands ql.command[], p_new text[], p_kind text) OWNER TO ql_migrator;
 
 --
--- Name: lock_attempts(text[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: lock_attempts(text[], text[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.lock_attempts(p_attempt_ids text[]) RETURNS text[]
+CREATE FUNCTION ql.lock_attempts(p_attempt_ids text[], p_run_ids text[]) RETURNS text[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_mine text[];
-  v_run_ids text[];
+  v_mine boolean[];
+  v_held text[];
 begin
   v_mine := array(
-    select i.attempt_id
-    from unnest(p_attempt_ids) as i (attempt_id)
-    where pg_try_advisory_xact_lock(ql.attempt_key(i.attempt_id))
+    select pg_try_advisory_xact_lock(ql.attempt_key(i.attempt_id))
+    from unnest(p_attempt_ids) with ordinality as i (attempt_id, position)
+    order by i.position
   );
-  v_run_ids := ql.lock_runs(array(
-    select distinct a.run_id from ql.task_attempt as a where a.attempt_id = any(v_mine)
+  v_held := ql.lock_runs(array(
+    select distinct i.run_id from unnest(p_run_ids, v_mine) as i (run_id, mine) where i.mine
   ));
   return array(
-    select a.attempt_id
-    from ql.task_attempt as a
-    where a.attempt_id = any(v_mine) and a.run_id = any(v_run_ids)
+    select i.attempt_id
+    from unnest(p_attempt_ids, p_run_ids, v_mine) as i (attempt_id, run_id, mine)
+    where i.mine and i.run_id = any(v_held)
   );
 end;
 $$;
 
-ALTER FUNCTION ql.lock_attempts(p_attempt_ids text[]) OWNER TO ql_migrator;
+ALTER FUNCTION ql.lock_attempts(p_attempt_ids text[], p_run_ids text[]) OWNER TO ql_migrator;
 
 --
 -- Name: lock_commands(ql.command[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.lock_commands(p_commands ql.command[]) RETURNS text[]
+CREATE FUNCTION ql.lock_commands(p_commands ql.command[]) RETURNS ql.command[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+  v_attempt_ids text[];
+  v_run_ids text[];
 begin
-  return ql.lock_attempts(array(
-    select c.attempt_id from unnest(p_commands) as c where c.code is null order by c.position
-  ));
+  select
+    coalesce(array_agg(c.attempt_id), '{}'),
+    coalesce(array_agg(c.run_id), '{}')
+  into v_attempt_ids, v_run_ids
+  from unnest(p_commands) as c  -- sorted by attempt
+  where c.code is null;
+  return ql.refuse_others(p_commands, ql.lock_attempts(v_attempt_ids, v_run_ids), 'contended');
 end;
 $$;
 
@@ -1586,21 +1611,27 @@ begin
       offered_at_ms, expires_at_ms
     )
     select
-      f.run_id, f.attempt_id, f.fence, o.offer_id, p_session.worker_id, o.token_digest,
-      p_session.self_fencing, p_session.grace_ms, p_now_ms, p_now_ms + p_lease_ms
+      f.run_id, f.attempt_id, f.fence, p_offer_ids[f.position], p_session.worker_id,
+      p_digests[f.position], p_session.self_fencing, p_session.grace_ms, p_now_ms,
+      p_now_ms + p_lease_ms
     from (
       select
         a.run_id,
         a.attempt_id,
         row_number() over (order by a.offer_at_ms, a.attempt_id) as position,
-        1 + coalesce(
-          (select l.fence from ql.attempt_lease as l where l.attempt_id = a.attempt_id), 0
-        ) as fence
+        1 + coalesce(l.fence, 0) as fence
       from ql.task_attempt as a
+      left join lateral (
+        select
+          l.status,
+          l.fence
+        from ql.attempt_lease as l
+        where l.attempt_id = a.attempt_id
+        offset 0
+      ) as l on true
       where a.attempt_id = any(p_held)
         and a.status = 'claimed'
-        and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
-          is distinct from 'leased'
+        and l.status is distinct from 'leased'
         and (
           select case when r.cancel_requested_at_ms is null then r.status end
           from ql.run as r
@@ -1612,8 +1643,7 @@ begin
           where s.run_id = a.run_id and s.step_key = a.step_key
         ) = a.epoch
     ) as f
-    join unnest(p_offer_ids, p_digests)
-      with ordinality as o (offer_id, token_digest, position) on o.position = f.position
+    where f.position <= cardinality(p_offer_ids)
     order by f.attempt_id
     on conflict do nothing  -- another worker has made an offer of this id meanwhile
     returning m.offer_id
@@ -1638,61 +1668,65 @@ CREATE FUNCTION ql.move_attempts(p_effects ql.effect[], p_wanted bigint) RETURNS
 declare
   v_hit bigint;
 begin
-  update ql.task_attempt as a
-  set
-    status = m.to_status,
-    version = a.version + m.effect_count,
-    offer_at_ms = null,
-    deadline_at_ms = case
-      when m.starting_count = 0 then a.deadline_at_ms
-      else m.time_ms
-        + (select t.timeout_ms from ql.task_revision as t where t.task_id = a.task_id)
-    end,
-    identity = case
-      when m.starting_count = 0 then a.identity
-      else (
-        select p.identity
-        from ql.attempt_lease as l
-        join ql.attempt_report as p
-          on p.run_id = l.run_id and p.attempt_id = l.attempt_id and p.fence = l.fence
-        where l.attempt_id = a.attempt_id and p.run_id = a.run_id and p.kind = 'starting'
-      )
-    end,
-    starting_at_ms = case when m.starting_count > 0 then m.time_ms else a.starting_at_ms end,
-    started_at_ms = case when m.running_count > 0 then m.time_ms else a.started_at_ms end,
-    finished_at_ms = case when m.to_status not in ('starting', 'running') then m.time_ms end,
-    exit_code = case
-      when m.to_status not in ('starting', 'running') then (
-        select p.exit_code
-        from ql.attempt_lease as l
-        join ql.attempt_report as p
-          on p.run_id = l.run_id and p.attempt_id = l.attempt_id and p.fence = l.fence
-        where l.attempt_id = a.attempt_id and p.run_id = a.run_id and p.kind = 'ended'
-      )
-    end,
-    result_code = m.result_code
-  from (
-    select
-      e.run_id,
-      e.entity_id,
-      count(*) as effect_count,
-      min(e.expected_version) as expected_version,
-      (array_agg(e.from_status order by e.ordinal))[1] as from_status,
-      (array_agg(e.to_status order by e.ordinal desc))[1] as to_status,
-      (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
-      count(*) filter (where e.to_status = 'starting') as starting_count,
-      count(*) filter (where e.to_status = 'running') as running_count,
-      max(r.updated_at_ms) as time_ms
-    from unnest(p_effects) as e
-    join ql.run as r on r.run_id = e.run_id
-    where e.entity = 'attempt' and e.from_status is not null
-    group by e.run_id, e.entity_id
-  ) as m
-  where a.attempt_id = m.entity_id
-    and a.run_id = m.run_id
-    and a.status = m.from_status
-    and a.version = m.expected_version;
-  get diagnostics v_hit = row_count;
+  with moved as (
+    update ql.task_attempt as a
+    set
+      status = m.to_status,
+      version = a.version + m.effect_count,
+      offer_at_ms = null,
+      deadline_at_ms = case
+        when m.starting_count = 0 then a.deadline_at_ms
+        else m.time_ms
+          + (select t.timeout_ms from ql.task_revision as t where t.task_id = a.task_id)
+      end,
+      identity = case
+        when m.starting_count = 0 then a.identity
+        else (
+          select p.identity
+          from ql.attempt_lease as l
+          join ql.attempt_report as p
+            on p.run_id = l.run_id and p.attempt_id = l.attempt_id and p.fence = l.fence
+          where l.attempt_id = a.attempt_id and p.run_id = a.run_id and p.kind = 'starting'
+        )
+      end,
+      starting_at_ms = case when m.starting_count > 0 then m.time_ms else a.starting_at_ms end,
+      started_at_ms = case when m.running_count > 0 then m.time_ms else a.started_at_ms end,
+      finished_at_ms = case when m.to_status not in ('starting', 'running') then m.time_ms end,
+      exit_code = case
+        when m.to_status not in ('starting', 'running') then (
+          select p.exit_code
+          from ql.attempt_lease as l
+          join ql.attempt_report as p
+            on p.run_id = l.run_id and p.attempt_id = l.attempt_id and p.fence = l.fence
+          where l.attempt_id = a.attempt_id and p.run_id = a.run_id and p.kind = 'ended'
+        )
+      end,
+      result_code = m.result_code
+    from (
+      select
+        e.run_id,
+        e.entity_id,
+        count(*) as effect_count,
+        min(e.expected_version) as expected_version,
+        (array_agg(e.from_status order by e.ordinal))[1] as from_status,
+        (array_agg(e.to_status order by e.ordinal desc))[1] as to_status,
+        (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
+        count(*) filter (where e.to_status = 'starting') as starting_count,
+        count(*) filter (where e.to_status = 'running') as running_count,
+        (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id) as time_ms
+      from unnest(p_effects) as e
+      where e.entity = 'attempt' and e.from_status is not null
+      group by e.run_id, e.entity_id
+    ) as m
+    where a.attempt_id = m.entity_id
+      and a.run_id = m.run_id
+      and a.status = m.from_status
+      and a.version = m.expected_version
+    returning m.effect_count
+  )
+  select coalesce(sum(w.effect_count), 0)::bigint
+  into v_hit
+  from moved as w;
   perform ql.assert_all_hit('attempt', p_wanted, v_hit);
 end;
 $$;
@@ -1778,42 +1812,47 @@ declare
   v_hit bigint;
 begin
   -- every effect of a run starts from `running`; at admission the run has been inserted before
-  update ql.run as r
-  set
-    status = coalesce(m.to_status, r.status),
-    version = r.version + m.effect_count,
-    attempt_count = r.attempt_count + m.admitted_count,
-    cancel_requested_at_ms = case
-      when m.intent_count = 0 then r.cancel_requested_at_ms
-      else (select i.requested_at_ms from ql.cancel_intent as i where i.run_id = r.run_id)
-    end,
-    cancel_reason = case
-      when m.intent_count = 0 then r.cancel_reason
-      else (select i.reason from ql.cancel_intent as i where i.run_id = r.run_id)
-    end,
-    result_code = case when m.to_status <> 'running' then m.result_code end,
-    finished_at_ms = case
-      when m.to_status <> 'running' then greatest(v_now_ms, r.updated_at_ms)
-    end,
-    updated_at_ms = greatest(v_now_ms, r.updated_at_ms)
-  from (
-    select
-      e.run_id,
-      count(*) as effect_count,
-      count(*) filter (where e.entity = 'attempt' and e.from_status is null) as admitted_count,
-      count(*) filter (where e.event_type = 'run.cancel_requested') as intent_count,
-      min(e.expected_version) filter (where e.entity = 'run') as expected_version,
-      (array_agg(e.to_status order by e.ordinal desc) filter (where e.entity = 'run'))[1]
-        as to_status,
-      (array_agg(e.result_code order by e.ordinal desc) filter (where e.entity = 'run'))[1]
-        as result_code
-    from unnest(p_effects) as e
-    group by e.run_id
-  ) as m
-  where r.run_id = m.run_id
-    and r.status = 'running'
-    and r.version = coalesce(m.expected_version, r.version);
-  get diagnostics v_hit = row_count;
+  with moved as (
+    update ql.run as r
+    set
+      status = coalesce(m.to_status, r.status),
+      version = r.version + m.effect_count,
+      attempt_count = r.attempt_count + m.admitted_count,
+      cancel_requested_at_ms = case
+        when m.intent_count = 0 then r.cancel_requested_at_ms
+        else (select i.requested_at_ms from ql.cancel_intent as i where i.run_id = r.run_id)
+      end,
+      cancel_reason = case
+        when m.intent_count = 0 then r.cancel_reason
+        else (select i.reason from ql.cancel_intent as i where i.run_id = r.run_id)
+      end,
+      result_code = case when m.to_status <> 'running' then m.result_code end,
+      finished_at_ms = case
+        when m.to_status <> 'running' then greatest(v_now_ms, r.updated_at_ms)
+      end,
+      updated_at_ms = greatest(v_now_ms, r.updated_at_ms)
+    from (
+      select
+        e.run_id,
+        count(*) as effect_count,
+        count(*) filter (where e.entity = 'attempt' and e.from_status is null) as admitted_count,
+        count(*) filter (where e.event_type = 'run.cancel_requested') as intent_count,
+        min(e.expected_version) filter (where e.entity = 'run') as expected_version,
+        (array_agg(e.to_status order by e.ordinal desc) filter (where e.entity = 'run'))[1]
+          as to_status,
+        (array_agg(e.result_code order by e.ordinal desc) filter (where e.entity = 'run'))[1]
+          as result_code
+      from unnest(p_effects) as e
+      group by e.run_id
+    ) as m
+    where r.run_id = m.run_id
+      and r.status = 'running'
+      and r.version = coalesce(m.expected_version, r.version)
+    returning m.effect_count
+  )
+  select coalesce(sum(w.effect_count), 0)::bigint
+  into v_hit
+  from moved as w;
   perform ql.assert_all_hit('run', p_wanted, v_hit);
 end;
 $$;
@@ -1832,59 +1871,63 @@ declare
   v_hit bigint;
 begin
   -- attempt_count: past the start barrier; claim_return_count: an epoch that ended before it
-  update ql.step_run as s
-  set
-    status = m.to_status,
-    version = s.version + m.effect_count,
-    attempt_count = s.attempt_count + m.start_count,
-    claim_return_count = s.claim_return_count + m.return_count,
-    ready_at_ms = case
-      when m.to_status = 'ready' then coalesce(s.ready_at_ms, m.time_ms)
-      else s.ready_at_ms
-    end,
-    started_at_ms = case
-      when m.to_status = 'ready' then null
-      when m.running_count > 0 then m.time_ms
-      else s.started_at_ms
-    end,
-    finished_at_ms = case
-      when m.to_status in ('succeeded', 'failed', 'skipped', 'cancelled', 'timed_out')
-        then m.time_ms
-    end,
-    due_at_ms = case when m.to_status = 'retry_wait' then m.due_at_ms end,
-    result_code = m.result_code
-  from (
-    select
-      e.run_id,
-      e.entity_id,
-      count(*) as effect_count,
-      min(e.expected_version) as expected_version,
-      (array_agg(e.from_status order by e.ordinal))[1] as from_status,
-      (array_agg(e.to_status order by e.ordinal desc))[1] as to_status,
-      (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
-      (array_agg(e.due_at_ms order by e.ordinal desc))[1] as due_at_ms,
-      count(*) filter (where e.to_status = 'running') as running_count,
-      count(*) filter (
-        where e.from_status = 'ready'
-          and e.to_status <> 'ready'
-          and e.input_id is not null
-          and e.result_code is distinct from 'claim_budget_exhausted'
-      ) as start_count,
-      count(*) filter (
-        where e.from_status = 'ready'
-          and (e.to_status = 'ready' or e.result_code = 'claim_budget_exhausted')
-      ) as return_count,
-      max(r.updated_at_ms) as time_ms
-    from unnest(p_effects) as e
-    join ql.run as r on r.run_id = e.run_id
-    where e.entity = 'step' and e.from_status is not null
-    group by e.run_id, e.entity_id
-  ) as m
-  where s.run_id = m.run_id
-    and s.step_key = m.entity_id
-    and s.status = m.from_status
-    and s.version = m.expected_version;
-  get diagnostics v_hit = row_count;
+  with moved as (
+    update ql.step_run as s
+    set
+      status = m.to_status,
+      version = s.version + m.effect_count,
+      attempt_count = s.attempt_count + m.start_count,
+      claim_return_count = s.claim_return_count + m.return_count,
+      ready_at_ms = case
+        when m.to_status = 'ready' then coalesce(s.ready_at_ms, m.time_ms)
+        else s.ready_at_ms
+      end,
+      started_at_ms = case
+        when m.to_status = 'ready' then null
+        when m.running_count > 0 then m.time_ms
+        else s.started_at_ms
+      end,
+      finished_at_ms = case
+        when m.to_status in ('succeeded', 'failed', 'skipped', 'cancelled', 'timed_out')
+          then m.time_ms
+      end,
+      due_at_ms = case when m.to_status = 'retry_wait' then m.due_at_ms end,
+      result_code = m.result_code
+    from (
+      select
+        e.run_id,
+        e.entity_id,
+        count(*) as effect_count,
+        min(e.expected_version) as expected_version,
+        (array_agg(e.from_status order by e.ordinal))[1] as from_status,
+        (array_agg(e.to_status order by e.ordinal desc))[1] as to_status,
+        (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
+        (array_agg(e.due_at_ms order by e.ordinal desc))[1] as due_at_ms,
+        count(*) filter (where e.to_status = 'running') as running_count,
+        count(*) filter (
+          where e.from_status = 'ready'
+            and e.to_status <> 'ready'
+            and e.input_id is not null
+            and e.result_code is distinct from 'claim_budget_exhausted'
+        ) as start_count,
+        count(*) filter (
+          where e.from_status = 'ready'
+            and (e.to_status = 'ready' or e.result_code = 'claim_budget_exhausted')
+        ) as return_count,
+        (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id) as time_ms
+      from unnest(p_effects) as e
+      where e.entity = 'step' and e.from_status is not null
+      group by e.run_id, e.entity_id
+    ) as m
+    where s.run_id = m.run_id
+      and s.step_key = m.entity_id
+      and s.status = m.from_status
+      and s.version = m.expected_version
+    returning m.effect_count
+  )
+  select coalesce(sum(w.effect_count), 0)::bigint
+  into v_hit
+  from moved as w;
   perform ql.assert_all_hit('step', p_wanted, v_hit);
 end;
 $$;
@@ -1910,16 +1953,19 @@ ALTER FUNCTION ql.now_ms() OWNER TO ql_migrator;
 -- Name: pick_attempts(text, text, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint) RETURNS text[]
+CREATE FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint, OUT attempt_ids text[], OUT run_ids text[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_attempt_id text;
-  v_mine text[] := array[]::text[];
+  v_found record;
 begin
-  for v_attempt_id in
-    select f.attempt_id
+  attempt_ids := '{}';
+  run_ids := '{}';
+  for v_found in
+    select
+      f.attempt_id,
+      f.run_id
     from (
       -- two branches, of which one runs: each has an index of its own
       (
@@ -1949,16 +1995,16 @@ begin
     order by f.offer_at_ms, f.attempt_id
     limit 4 * p_count
   loop
-    exit when cardinality(v_mine) >= p_count;
-    if pg_try_advisory_xact_lock(ql.attempt_key(v_attempt_id)) then
-      v_mine := v_mine || v_attempt_id;
+    exit when cardinality(attempt_ids) >= p_count;
+    if pg_try_advisory_xact_lock(ql.attempt_key(v_found.attempt_id)) then
+      attempt_ids := attempt_ids || v_found.attempt_id;
+      run_ids := run_ids || v_found.run_id;
     end if;
   end loop;
-  return v_mine;
 end;
 $$;
 
-ALTER FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint) OWNER TO ql_migrator;
+ALTER FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint, OUT attempt_ids text[], OUT run_ids text[]) OWNER TO ql_migrator;
 
 --
 -- Name: pick_runs(text, bigint, text, integer); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -2099,6 +2145,35 @@ $$;
 ALTER FUNCTION ql.rearm_agenda(p_stage text, p_run_id text, p_due_at_ms bigint) OWNER TO ql_migrator;
 
 --
+-- Name: refuse_others(ql.command[], text[], text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.refuse_others(p_commands ql.command[], p_attempt_ids text[], p_code text) RETURNS ql.command[]
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  if cardinality(p_attempt_ids)
+    = (select count(*) from unnest(p_commands) as c where c.code is null)
+  then
+    return p_commands;  -- as nearly always
+  end if;
+  return array(
+    select
+      row(
+        c.position, c.attempt_id, c.run_id, c.fence, c.token_digest, c.identity, c.how,
+        c.exit_code, c.output, c.error, c.reason,
+        coalesce(c.code, case when not c.attempt_id = any(p_attempt_ids) then p_code end)
+      )::ql.command
+    from unnest(p_commands) as c
+    order by c.attempt_id collate "C", c.position
+  );
+end;
+$$;
+
+ALTER FUNCTION ql.refuse_others(p_commands ql.command[], p_attempt_ids text[], p_code text) OWNER TO ql_migrator;
+
+--
 -- Name: retry_runs(text[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
@@ -2135,21 +2210,19 @@ $$;
 ALTER FUNCTION ql.retry_runs(p_run_ids text[]) OWNER TO ql_migrator;
 
 --
--- Name: runs_of(ql.command[], text[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: runs_of(ql.command[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.runs_of(p_commands ql.command[], p_attempt_ids text[]) RETURNS text[]
+CREATE FUNCTION ql.runs_of(p_commands ql.command[]) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-  return array(
-    select distinct c.run_id from unnest(p_commands) as c where c.attempt_id = any(p_attempt_ids)
-  );
+  return array(select distinct c.run_id from unnest(p_commands) as c where c.code is null);
 end;
 $$;
 
-ALTER FUNCTION ql.runs_of(p_commands ql.command[], p_attempt_ids text[]) OWNER TO ql_migrator;
+ALTER FUNCTION ql.runs_of(p_commands ql.command[]) OWNER TO ql_migrator;
 
 --
 -- Name: set_trigger(text, text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -2705,6 +2778,7 @@ CREATE FUNCTION ql_operator.declare_stopped(p_attempt_id text, p_reason text, p_
     SET lock_timeout TO '1s'
     AS $$
 declare
+  v_run_id text;
   v_outcome text := 'contended';
 begin
   perform ql.assert_read_committed();
@@ -2714,11 +2788,13 @@ begin
   then
     raise exception 'a declaration has a reason, an actor, and is followed by retry, fail or null'
       using errcode = 'QL400';
-  elsif not exists (select from ql.task_attempt as a where a.attempt_id = p_attempt_id) then
+  end if;
+  v_run_id := (select a.run_id from ql.task_attempt as a where a.attempt_id = p_attempt_id);
+  if v_run_id is null then
     raise exception 'no attempt %', p_attempt_id using errcode = 'QL404';
   end if;
 
-  if cardinality(ql.lock_attempts(array[p_attempt_id])) = 1 then
+  if cardinality(ql.lock_attempts(array[p_attempt_id], array[v_run_id])) = 1 then
     insert into ql.attestation (
       run_id, attempt_id, evidence, follow, reason, actor, attested_at_ms
     )
@@ -2847,7 +2923,6 @@ CREATE FUNCTION ql_retention.purge_runs(p_before_ms bigint, p_limit integer) RET
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET enable_sort TO 'off'
-    SET enable_bitmapscan TO 'off'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -2871,11 +2946,19 @@ begin
     for update skip locked
   );
   v_run_ids := array(
-    select d.run_id
-    from ql.retention_due as d
-    where d.run_id = any(v_held) and d.finished_at_ms < p_before_ms
-    order by d.finished_at_ms, d.run_id
+    select u.run_id
+    from unnest(v_held) with ordinality as u (run_id, place)
+    cross join lateral (
+      select 1
+      from ql.retention_due as d
+      where d.run_id = u.run_id and d.finished_at_ms < p_before_ms
+      offset 0
+    ) as due
+    order by u.place
   );
+  if cardinality(v_run_ids) = 0 then
+    return;  -- a plan for no run at all may walk through an index
+  end if;
 
   delete from ql.run_event as e where e.run_id = any(v_run_ids);
   delete from ql.refused_report as f where f.run_id = any(v_run_ids);
@@ -3572,11 +3655,9 @@ CREATE FUNCTION ql_worker.attest_attempts(p_commands text) RETURNS TABLE(attempt
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'attested');
   v_now bigint;
-  v_held text[];
-  v_known text[];
 begin
   perform ql.assert_read_committed();
-  v_held := ql.lock_commands(v_commands);
+  v_commands := ql.lock_commands(v_commands);
   v_now := ql.now_ms();
 
   insert into ql.attestation (
@@ -3585,24 +3666,26 @@ begin
   select c.run_id, c.attempt_id, 'attested', null, c.reason, l.worker_id, v_now
   from unnest(v_commands) as c
   join ql.attempt_lease as l on l.attempt_id = c.attempt_id
-  where c.attempt_id = any(v_held)
+  where c.code is null
     and l.status = 'leased'
     and l.fence = c.fence
     and l.token_digest = c.token_digest
   on conflict do nothing;
-  perform ql.apply_attested(v_held);
+  perform ql.apply_attested(
+    array(select c.attempt_id from unnest(v_commands) as c where c.code is null)
+  );
 
-  v_known := array(
+  v_commands := ql.refuse_others(v_commands, array(
     select c.attempt_id
     from unnest(v_commands) as c
     join ql.attestation as n on n.run_id = c.run_id and n.attempt_id = c.attempt_id
     join ql.attempt_offer as o
       on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
-    where c.attempt_id = any(v_held)
+    where c.code is null
       and o.token_digest = c.token_digest
       and n.evidence = 'attested'
       and n.reason = c.reason
-  );
+  ), 'QL410');
   return query
   select
     w.attempt_id,
@@ -3613,7 +3696,7 @@ begin
       from ql.task_attempt as a
       where a.attempt_id = w.attempt_id and w.outcome = 'applied'
     )
-  from ql.answers(v_commands, v_held, v_known) as w;
+  from ql.answers(v_commands) as w;
 end;
 $$;
 
@@ -3674,6 +3757,7 @@ declare
   v_offers jsonb := ql.command_list(p_offers);
   v_offer_ids text[];
   v_digests text[];
+  v_picked record;
   v_made text[];
   v_effects ql.effect[];
 begin
@@ -3692,9 +3776,10 @@ begin
   );
 
   if cardinality(v_offer_ids) > 0 then
+    v_picked := ql.pick_attempts(p_queue, p_run_id, cardinality(v_offer_ids));
     v_made := ql.make_offers(
       v_session,
-      ql.lock_attempts(ql.pick_attempts(p_queue, p_run_id, cardinality(v_offer_ids))),
+      ql.lock_attempts(v_picked.attempt_ids, v_picked.run_ids),
       v_offer_ids,
       v_digests,
       ql.now_ms(),
@@ -3721,14 +3806,25 @@ begin
     l.expires_at_ms, p_lease_ms, t.timeout_ms, t.package_key, p.base_dir, t.spec, t.task_key,
     s.attempt_count + case s.status when 'ready' then 1 else 0 end
   from jsonb_array_elements(v_offers) with ordinality as o (value, position)
-  join ql.attempt_offer as m on m.offer_id = o.value ->> 'offer_id'
-  join ql.attempt_lease as l on l.attempt_id = m.attempt_id
+  -- each by itself: a plan that joins them may walk through all leases there ever were
+  cross join lateral (
+    select m.attempt_id
+    from ql.attempt_offer as m
+    where m.offer_id = o.value ->> 'offer_id'
+    offset 0
+  ) as m
+  cross join lateral (
+    select l.*
+    from ql.attempt_lease as l
+    where l.attempt_id = m.attempt_id
+    offset 0
+  ) as l
   join ql.task_attempt as a on a.attempt_id = m.attempt_id
   join ql.step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
   join ql.task_revision as t on t.task_id = a.task_id
   join ql.package as p on p.package_key = t.package_key
   where l.status = 'leased'
-    and l.offer_id = m.offer_id
+    and l.offer_id = o.value ->> 'offer_id'
     and l.worker_id = p_worker_id
     and l.token_digest = o.value ->> 'token_digest'
   order by o.position;
@@ -3814,37 +3910,39 @@ CREATE FUNCTION ql_worker.renew_attempts(p_commands text, p_lease_ms bigint) RET
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'renewal');
   v_now bigint;
-  v_held text[];
-  v_live text[];
 begin
   perform ql.assert_read_committed();
   perform ql.check_offers('[]', p_lease_ms);
-  v_held := array(
+  v_commands := ql.refuse_others(v_commands, array(
     select c.attempt_id
     from unnest(v_commands) as c
     where c.code is null and pg_try_advisory_xact_lock(ql.attempt_key(c.attempt_id))
-  );
+  ), 'contended');
   perform
   from ql.attempt_lease as l
-  where l.attempt_id = any(v_held)
+  where l.attempt_id = any(array(
+      select c.attempt_id from unnest(v_commands) as c where c.code is null
+    ))
   order by l.attempt_id
   for no key update;
   v_now := ql.now_ms();
 
-  v_live := array(
+  v_commands := ql.refuse_others(v_commands, array(
     select c.attempt_id
     from unnest(v_commands) as c
     join ql.attempt_lease as l on l.attempt_id = c.attempt_id
-    where c.attempt_id = any(v_held)
+    where c.code is null
       and l.status = 'leased'
       and l.fence = c.fence
       and l.token_digest = c.token_digest
       and l.expires_at_ms > v_now
-  );
+  ), 'QL410');
   update ql.attempt_lease as l
   set expires_at_ms = v_now + p_lease_ms
   from ql.task_attempt as a
-  where l.attempt_id = any(v_live)
+  where l.attempt_id = any(array(
+      select c.attempt_id from unnest(v_commands) as c where c.code is null
+    ))
     and l.expires_at_ms < v_now + p_lease_ms
     and a.attempt_id = l.attempt_id
     and coalesce(a.deadline_at_ms + l.grace_ms > v_now, true);
@@ -3859,7 +3957,7 @@ begin
       (select r.cancel_reason from ql.run as r where r.run_id = l.run_id),
       case when a.deadline_at_ms + l.grace_ms <= v_now then 'deadline' end
     )
-  from ql.answers(v_commands, v_held, v_live)
+  from ql.answers(v_commands)
     with ordinality as w (attempt_id, outcome, code, position)
   left join ql.attempt_lease as l on l.attempt_id = w.attempt_id and w.outcome = 'applied'
   left join ql.task_attempt as a on a.attempt_id = l.attempt_id
@@ -3885,27 +3983,27 @@ CREATE FUNCTION ql_worker.report_attempts(p_commands text) RETURNS TABLE(attempt
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'ended');
   v_now bigint;
-  v_held text[];
   v_new text[];
-  v_known text[];
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_held := ql.lock_commands(v_commands);
+  v_commands := ql.lock_commands(v_commands);
   v_now := ql.now_ms();
-  v_new := ql.accept_reports(v_commands, v_held, 'ended', v_now);
+  v_new := ql.accept_reports(v_commands, 'ended', v_now);
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  from unnest(ql.runs_of(v_commands)) as i (run_id)
   cross join lateral (
     select * from ql.completion_effect as v where v.run_id = i.run_id offset 0
   ) as e
   where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'completion');
 
-  v_known := ql.known_reports(v_commands, v_held, 'ended');
-  perform ql.keep_refused(v_commands, v_held, v_known, v_now);
+  v_commands := ql.refuse_others(
+    v_commands, v_new || ql.known_reports(v_commands, v_new, 'ended'), 'QL410'
+  );
+  perform ql.keep_refused(v_commands, v_now);
   return query
   select
     w.attempt_id,
@@ -3916,7 +4014,7 @@ begin
       from ql.task_attempt as a
       where a.attempt_id = w.attempt_id and w.outcome = 'applied'
     )
-  from ql.answers(v_commands, v_held, v_known) as w;
+  from ql.answers(v_commands) as w;
 end;
 $$;
 
@@ -3937,17 +4035,16 @@ CREATE FUNCTION ql_worker.running_attempts(p_commands text) RETURNS TABLE(attemp
     AS $$
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'running');
-  v_held text[];
   v_new text[];
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_held := ql.lock_commands(v_commands);
-  v_new := ql.accept_reports(v_commands, v_held, 'running', ql.now_ms());
+  v_commands := ql.lock_commands(v_commands);
+  v_new := ql.accept_reports(v_commands, 'running', ql.now_ms());
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  from unnest(ql.runs_of(v_commands)) as i (run_id)
   cross join lateral (
     select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
   ) as e
@@ -3959,7 +4056,11 @@ begin
     w.attempt_id,
     w.outcome,
     w.code
-  from ql.answers(v_commands, v_held, ql.known_reports(v_commands, v_held, 'running')) as w;
+  from ql.answers(
+    ql.refuse_others(
+      v_commands, v_new || ql.known_reports(v_commands, v_new, 'running'), 'QL410'
+    )
+  ) as w;
 end;
 $$;
 
@@ -3980,32 +4081,35 @@ CREATE FUNCTION ql_worker.start_attempts(p_commands text) RETURNS TABLE(attempt_
     AS $$
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'starting');
-  v_held text[];
   v_new text[];
   v_started text[];
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_held := ql.lock_commands(v_commands);
-  v_new := ql.accept_reports(v_commands, v_held, 'starting', ql.now_ms());
+  v_commands := ql.lock_commands(v_commands);
+  v_new := ql.accept_reports(v_commands, 'starting', ql.now_ms());
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  from unnest(ql.runs_of(v_commands)) as i (run_id)
   cross join lateral (
     select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
   ) as e
   where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'dispatch');
 
-  v_started := ql.known_reports(v_commands, v_held, 'starting');
-  v_started := array(
-    select a.attempt_id
-    from ql.task_attempt as a
-    where a.attempt_id = any(v_started)
-      and a.starting_at_ms is not null
-      and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id) = 'leased'
-  );
+  -- what is new crossed the barrier by its effect; what is not is looked up
+  v_started := array(select e.entity_id from unnest(v_effects) as e where e.to_status = 'starting')
+    || array(
+      select a.attempt_id
+      from unnest(ql.known_reports(v_commands, v_new, 'starting')) as k (attempt_id)
+      join ql.task_attempt as a on a.attempt_id = k.attempt_id
+      where a.starting_at_ms is not null
+        and (
+          select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id
+        ) = 'leased'
+    );
+  v_commands := ql.refuse_others(v_commands, v_started, 'QL410');
   return query
   select
     w.attempt_id,
@@ -4013,7 +4117,7 @@ begin
     w.code,
     a.deadline_at_ms,
     l.expires_at_ms
-  from ql.answers(v_commands, v_held, v_started)
+  from ql.answers(v_commands)
     with ordinality as w (attempt_id, outcome, code, position)
   left join ql.task_attempt as a on a.attempt_id = w.attempt_id and w.outcome = 'applied'
   left join ql.attempt_lease as l on l.attempt_id = w.attempt_id and w.outcome = 'applied'
@@ -5080,7 +5184,19 @@ CREATE VIEW ql.completion_end AS
     step_version,
     claim_return_count,
     attempt_end,
-    code,
+        CASE attempt_end
+            WHEN 'lost'::text THEN 'not_started'::text
+            WHEN 'timed_out'::text THEN 'execution_timed_out'::text
+            WHEN 'cancelled'::text THEN 'execution_cancelled'::text
+            WHEN 'failed'::text THEN
+            CASE how
+                WHEN 'bad_output'::text THEN 'bad_output'::text
+                WHEN 'start_failed'::text THEN 'executor_start_failed'::text
+                WHEN 'stop'::text THEN 'execution_stopped'::text
+                ELSE 'execution_failed'::text
+            END
+            ELSE NULL::text
+        END AS code,
         CASE
             WHEN ((cancel_reason IS NULL) AND (started_count < retry_attempts) AND (((attempt_end = 'failed'::text) AND (retry_failed = 1)) OR ((attempt_end = 'timed_out'::text) AND (retry_timed_out = 1)))) THEN (reported_at_ms + delay_ms)
             ELSE NULL::bigint
@@ -5100,29 +5216,24 @@ CREATE VIEW ql.completion_end AS
             v.delay_ms,
             v.cancel_reason,
             p.reported_at_ms,
-                CASE
-                    WHEN (p.how = 'not_started'::text) THEN 'lost'::text
-                    WHEN (v.cancel_reason = 'timeout'::text) THEN 'timed_out'::text
-                    WHEN (v.cancel_reason IS NOT NULL) THEN 'cancelled'::text
-                    WHEN ((p.how = 'deadline'::text) OR (v.deadline_at_ms <= p.reported_at_ms)) THEN 'timed_out'::text
-                    WHEN ((p.how = 'exit'::text) AND (p.exit_code = 0)) THEN 'succeeded'::text
-                    ELSE 'failed'::text
-                END AS attempt_end,
-                CASE
-                    WHEN (p.how = 'not_started'::text) THEN 'not_started'::text
-                    WHEN (v.cancel_reason = 'timeout'::text) THEN 'execution_timed_out'::text
-                    WHEN (v.cancel_reason IS NOT NULL) THEN 'execution_cancelled'::text
-                    WHEN ((p.how = 'deadline'::text) OR (v.deadline_at_ms <= p.reported_at_ms)) THEN 'execution_timed_out'::text
-                    WHEN ((p.how = 'exit'::text) AND (p.exit_code = 0)) THEN NULL::text
-                    WHEN (p.how = 'bad_output'::text) THEN 'bad_output'::text
-                    WHEN (p.how = 'start_failed'::text) THEN 'executor_start_failed'::text
-                    WHEN (p.how = 'stop'::text) THEN 'execution_stopped'::text
-                    ELSE 'execution_failed'::text
-                END AS code,
+            p.how,
+            ( SELECT
+                        CASE
+                            WHEN (p.how = 'not_started'::text) THEN 'lost'::text
+                            WHEN (r.cancel_reason = 'timeout'::text) THEN 'timed_out'::text
+                            WHEN (r.cancel_reason IS NOT NULL) THEN 'cancelled'::text
+                            WHEN ((p.how = 'deadline'::text) OR (v.deadline_at_ms <= p.reported_at_ms)) THEN 'timed_out'::text
+                            WHEN ((p.how = 'exit'::text) AND (p.exit_code = 0)) THEN 'succeeded'::text
+                            ELSE 'failed'::text
+                        END AS "case"
+                   FROM ql.run r
+                  WHERE (r.run_id = v.run_id)) AS attempt_end,
             row_number() OVER (PARTITION BY v.run_id ORDER BY v.attempt_id) AS "position"
            FROM (ql.live_attempt v
-             JOIN ql.attempt_report p ON (((p.run_id = v.run_id) AND (p.attempt_id = v.attempt_id) AND (p.fence = v.fence) AND (p.kind = 'ended'::text))))
-          WHERE ((v.lease_status = 'leased'::text) AND ((v.status = ANY (ARRAY['starting'::text, 'running'::text])) OR (p.how = 'not_started'::text)) AND ((v.status <> 'running'::text) OR (p.how <> 'not_started'::text)))) x;
+             JOIN ql.attempt_report p ON (((p.run_id = v.run_id) AND (p.attempt_id = v.attempt_id) AND (p.kind = 'ended'::text))))
+          WHERE ((p.fence = ( SELECT l.fence
+                   FROM ql.attempt_lease l
+                  WHERE ((l.attempt_id = v.attempt_id) AND (l.status = 'leased'::text)))) AND ((v.status = ANY (ARRAY['starting'::text, 'running'::text])) OR (p.how = 'not_started'::text)) AND ((v.status <> 'running'::text) OR (p.how <> 'not_started'::text)))) x;
 
 ALTER VIEW ql.completion_end OWNER TO ql_migrator;
 
@@ -5201,7 +5312,7 @@ ALTER VIEW ql.completion_effect OWNER TO ql_migrator;
 
 CREATE VIEW ql.dispatch_effect AS
  SELECT run_id,
-    row_number() OVER (PARTITION BY run_id ORDER BY attempt_id, part) AS ordinal,
+    ordinal,
     entity,
     entity_id,
     from_status,
@@ -5211,88 +5322,114 @@ CREATE VIEW ql.dispatch_effect AS
     event_type,
     NULL::bigint AS due_at_ms,
     input_id
-   FROM ( SELECT v.run_id,
-            v.attempt_id,
-            1 AS part,
-            'lease'::text AS entity,
-            v.attempt_id AS entity_id,
-            v.lease_status AS from_status,
-            'leased'::text AS to_status,
-            COALESCE(v.lease_version, (0)::bigint) AS expected_version,
-            NULL::text AS result_code,
-            'workflow.task_dispatch_leased'::text AS event_type,
-            o.offer_id AS input_id
-           FROM (ql.live_attempt v
-             JOIN ql.attempt_offer o ON (((o.run_id = v.run_id) AND (o.attempt_id = v.attempt_id) AND (o.fence = (COALESCE(v.fence, (0)::bigint) + 1)))))
-          WHERE ((v.status = 'claimed'::text) AND ((v.lease_status IS NULL) OR (v.lease_status = 'released'::text)) AND (v.step_status = 'ready'::text) AND (v.step_version = v.epoch) AND (v.cancel_reason IS NULL))
-        UNION ALL
-         SELECT v.run_id,
-            v.attempt_id,
-            1 AS part,
-                CASE
-                    WHEN (v.cancel_reason IS NULL) THEN 'attempt'::text
-                    ELSE 'lease'::text
-                END AS entity,
-            v.attempt_id AS entity_id,
-                CASE
-                    WHEN (v.cancel_reason IS NULL) THEN 'claimed'::text
-                    ELSE 'leased'::text
+   FROM ( SELECT w.run_id,
+            row_number() OVER (PARTITION BY w.run_id ORDER BY w.attempt_id, b.part) AS ordinal,
+            b.entity,
+                CASE b.entity
+                    WHEN 'step'::text THEN w.step_key
+                    ELSE w.attempt_id
+                END AS entity_id,
+                CASE b.entity
+                    WHEN 'lease'::text THEN w.lease_status
+                    ELSE b.from_status
                 END AS from_status,
+            w.turn AS to_status,
                 CASE
-                    WHEN (v.cancel_reason IS NULL) THEN 'starting'::text
-                    ELSE 'released'::text
-                END AS to_status,
-                CASE
-                    WHEN (v.cancel_reason IS NULL) THEN v.version
-                    ELSE v.lease_version
+                    WHEN (b.entity = 'attempt'::text) THEN w.version
+                    WHEN (b.entity = 'step'::text) THEN w.step_version
+                    WHEN (w.lease_status IS NULL) THEN (0)::bigint
+                    ELSE ( SELECT l.version
+                       FROM ql.attempt_lease l
+                      WHERE (l.attempt_id = w.attempt_id))
                 END AS expected_version,
-                CASE
-                    WHEN (v.cancel_reason IS NOT NULL) THEN 'start_refused'::text
+                CASE w.turn
+                    WHEN 'released'::text THEN 'start_refused'::text
                     ELSE NULL::text
                 END AS result_code,
-                CASE
-                    WHEN (v.cancel_reason IS NULL) THEN 'workflow.task_attempt.starting'::text
-                    ELSE 'workflow.task_dispatch_released'::text
-                END AS event_type,
-            v.attempt_id AS input_id
-           FROM (ql.live_attempt v
-             JOIN ql.attempt_report p ON (((p.run_id = v.run_id) AND (p.attempt_id = v.attempt_id) AND (p.fence = v.fence) AND (p.kind = 'starting'::text))))
-          WHERE ((v.status = 'claimed'::text) AND (v.lease_status = 'leased'::text) AND ((v.cancel_reason IS NOT NULL) OR ((v.step_status = 'ready'::text) AND (v.step_version = v.epoch))))
-        UNION ALL
-         SELECT v.run_id,
-            v.attempt_id,
-            b.part,
-                CASE b.part
-                    WHEN 1 THEN 'attempt'::text
-                    ELSE 'step'::text
-                END AS entity,
-                CASE b.part
-                    WHEN 1 THEN v.attempt_id
-                    ELSE v.step_key
-                END AS entity_id,
-                CASE b.part
-                    WHEN 1 THEN 'starting'::text
-                    ELSE 'ready'::text
-                END AS from_status,
-            'running'::text AS to_status,
-                CASE b.part
-                    WHEN 1 THEN v.version
-                    ELSE v.step_version
-                END AS expected_version,
-            NULL::text AS result_code,
-                CASE b.part
-                    WHEN 1 THEN 'workflow.task_attempt.running'::text
-                    ELSE 'step.running'::text
-                END AS event_type,
-            v.attempt_id AS input_id
-           FROM ((ql.live_attempt v
-             JOIN ql.attempt_report p ON (((p.run_id = v.run_id) AND (p.attempt_id = v.attempt_id) AND (p.fence = v.fence) AND (p.kind = 'running'::text))))
-             CROSS JOIN ( SELECT 1 AS part
+            b.event_type,
+                CASE w.turn
+                    WHEN 'leased'::text THEN ( SELECT o.offer_id
+                       FROM ql.attempt_offer o
+                      WHERE ((o.run_id = w.run_id) AND (o.attempt_id = w.attempt_id) AND (o.fence = w.fence)))
+                    ELSE ( SELECT p.attempt_id
+                       FROM ql.attempt_report p
+                      WHERE ((p.run_id = w.run_id) AND (p.attempt_id = w.attempt_id) AND (p.fence = w.fence) AND (p.kind =
+                            CASE w.turn
+                                WHEN 'running'::text THEN 'running'::text
+                                ELSE 'starting'::text
+                            END)))
+                END AS input_id
+           FROM (( SELECT f.run_id,
+                    f.attempt_id,
+                    f.step_key,
+                    f.version,
+                    f.step_version,
+                    f.lease_status,
+                    f.epoch_stands,
+                        CASE
+                            WHEN ((f.lease_status IS NULL) OR (f.lease_status = 'released'::text)) THEN
+                            CASE
+                                WHEN ((f.status = 'claimed'::text) AND (f.cancel_reason IS NULL)) THEN 'leased'::text
+                                ELSE NULL::text
+                            END
+                            WHEN (f.lease_status <> 'leased'::text) THEN NULL::text
+                            WHEN (f.status = 'starting'::text) THEN 'running'::text
+                            WHEN (f.status <> 'claimed'::text) THEN NULL::text
+                            WHEN (f.cancel_reason IS NULL) THEN 'starting'::text
+                            ELSE 'released'::text
+                        END AS turn,
+                        CASE f.lease_status
+                            WHEN 'leased'::text THEN f.fence
+                            ELSE (COALESCE(f.fence, (0)::bigint) + 1)
+                        END AS fence
+                   FROM ( SELECT v.run_id,
+                            v.attempt_id,
+                            v.step_key,
+                            v.status,
+                            v.version,
+                            v.step_version,
+                            v.lease_status,
+                            v.fence,
+                            v.cancel_reason,
+                                CASE
+                                    WHEN ((v.step_status = 'ready'::text) AND (v.step_version = v.epoch)) THEN 1
+                                    ELSE 0
+                                END AS epoch_stands,
+                            row_number() OVER (PARTITION BY v.run_id ORDER BY v.attempt_id) AS "position"
+                           FROM ql.live_attempt v) f) w
+             JOIN ( SELECT 'leased'::text AS turn,
+                    1 AS part,
+                    'lease'::text AS entity,
+                    NULL::text AS from_status,
+                    'workflow.task_dispatch_leased'::text AS event_type
                 UNION ALL
-                 SELECT 2 AS part) b)
-          WHERE ((v.status = 'starting'::text) AND (v.lease_status = 'leased'::text) AND (v.step_status = 'ready'::text) AND (v.step_version = v.epoch) AND (NOT (EXISTS ( SELECT 1
+                 SELECT 'released'::text,
+                    1,
+                    'lease'::text,
+                    NULL::text,
+                    'workflow.task_dispatch_released'::text
+                UNION ALL
+                 SELECT 'starting'::text,
+                    1,
+                    'attempt'::text,
+                    'claimed'::text,
+                    'workflow.task_attempt.starting'::text
+                UNION ALL
+                 SELECT 'running'::text,
+                    1,
+                    'attempt'::text,
+                    'starting'::text,
+                    'workflow.task_attempt.running'::text
+                UNION ALL
+                 SELECT 'running'::text,
+                    2,
+                    'step'::text,
+                    'ready'::text,
+                    'step.running'::text) b ON ((b.turn = w.turn)))
+          WHERE (((w.epoch_stands = 1) OR (w.turn = 'released'::text)) AND (NOT ((w.turn = 'running'::text) AND (EXISTS ( SELECT 1
                    FROM ql.attempt_report q
-                  WHERE ((q.run_id = v.run_id) AND (q.attempt_id = v.attempt_id) AND (q.fence = v.fence) AND (q.kind = 'ended'::text))))))) e;
+                  WHERE ((q.run_id = w.run_id) AND (q.attempt_id = w.attempt_id) AND (q.fence = w.fence) AND (q.kind = 'ended'::text)))))))) e
+  WHERE (input_id IS NOT NULL);
 
 ALTER VIEW ql.dispatch_effect OWNER TO ql_migrator;
 
@@ -6849,11 +6986,11 @@ REVOKE ALL ON TYPE ql.effect FROM PUBLIC;
 GRANT ALL ON TYPE ql.effect TO ql_authority;
 
 --
--- Name: FUNCTION accept_reports(p_commands ql.command[], p_held text[], p_kind text, p_now_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION accept_reports(p_commands ql.command[], p_kind text, p_now_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.accept_reports(p_commands ql.command[], p_held text[], p_kind text, p_now_ms bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.accept_reports(p_commands ql.command[], p_held text[], p_kind text, p_now_ms bigint) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.accept_reports(p_commands ql.command[], p_kind text, p_now_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.accept_reports(p_commands ql.command[], p_kind text, p_now_ms bigint) TO ql_authority;
 
 --
 -- Name: FUNCTION add_attempts(p_effects ql.effect[], p_wanted bigint); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -6905,11 +7042,11 @@ REVOKE ALL ON FUNCTION ql.announce(p_effects ql.effect[], p_stage text) FROM PUB
 GRANT ALL ON FUNCTION ql.announce(p_effects ql.effect[], p_stage text) TO ql_authority;
 
 --
--- Name: FUNCTION answers(p_commands ql.command[], p_held text[], p_known text[]); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION answers(p_commands ql.command[]); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.answers(p_commands ql.command[], p_held text[], p_known text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.answers(p_commands ql.command[], p_held text[], p_known text[]) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.answers(p_commands ql.command[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.answers(p_commands ql.command[]) TO ql_authority;
 
 --
 -- Name: FUNCTION apply_attested(p_attempt_ids text[]); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7148,25 +7285,25 @@ REVOKE ALL ON FUNCTION ql.keep_outputs(p_effects ql.effect[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.keep_outputs(p_effects ql.effect[]) TO ql_authority;
 
 --
--- Name: FUNCTION keep_refused(p_commands ql.command[], p_held text[], p_known text[], p_now_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION keep_refused(p_commands ql.command[], p_now_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.keep_refused(p_commands ql.command[], p_held text[], p_known text[], p_now_ms bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.keep_refused(p_commands ql.command[], p_held text[], p_known text[], p_now_ms bigint) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.keep_refused(p_commands ql.command[], p_now_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.keep_refused(p_commands ql.command[], p_now_ms bigint) TO ql_authority;
 
 --
--- Name: FUNCTION known_reports(p_commands ql.command[], p_held text[], p_kind text); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION known_reports(p_commands ql.command[], p_new text[], p_kind text); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.known_reports(p_commands ql.command[], p_held text[], p_kind text) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.known_reports(p_commands ql.command[], p_held text[], p_kind text) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.known_reports(p_commands ql.command[], p_new text[], p_kind text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.known_reports(p_commands ql.command[], p_new text[], p_kind text) TO ql_authority;
 
 --
--- Name: FUNCTION lock_attempts(p_attempt_ids text[]); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION lock_attempts(p_attempt_ids text[], p_run_ids text[]); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.lock_attempts(p_attempt_ids text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.lock_attempts(p_attempt_ids text[]) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.lock_attempts(p_attempt_ids text[], p_run_ids text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.lock_attempts(p_attempt_ids text[], p_run_ids text[]) TO ql_authority;
 
 --
 -- Name: FUNCTION lock_commands(p_commands ql.command[]); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7232,11 +7369,11 @@ REVOKE ALL ON FUNCTION ql.now_ms() FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.now_ms() TO ql_authority;
 
 --
--- Name: FUNCTION pick_attempts(p_queue text, p_run_id text, p_count bigint); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION pick_attempts(p_queue text, p_run_id text, p_count bigint, OUT attempt_ids text[], OUT run_ids text[]); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint, OUT attempt_ids text[], OUT run_ids text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint, OUT attempt_ids text[], OUT run_ids text[]) TO ql_authority;
 
 --
 -- Name: FUNCTION pick_runs(p_stage text, p_after_due_at_ms bigint, p_after_run_id text, p_limit integer); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7260,6 +7397,13 @@ REVOKE ALL ON FUNCTION ql.rearm_agenda(p_stage text, p_run_id text, p_due_at_ms 
 GRANT ALL ON FUNCTION ql.rearm_agenda(p_stage text, p_run_id text, p_due_at_ms bigint) TO ql_authority;
 
 --
+-- Name: FUNCTION refuse_others(p_commands ql.command[], p_attempt_ids text[], p_code text); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.refuse_others(p_commands ql.command[], p_attempt_ids text[], p_code text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.refuse_others(p_commands ql.command[], p_attempt_ids text[], p_code text) TO ql_authority;
+
+--
 -- Name: FUNCTION retry_runs(p_run_ids text[]); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -7267,11 +7411,11 @@ REVOKE ALL ON FUNCTION ql.retry_runs(p_run_ids text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.retry_runs(p_run_ids text[]) TO ql_authority;
 
 --
--- Name: FUNCTION runs_of(p_commands ql.command[], p_attempt_ids text[]); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION runs_of(p_commands ql.command[]); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.runs_of(p_commands ql.command[], p_attempt_ids text[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.runs_of(p_commands ql.command[], p_attempt_ids text[]) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.runs_of(p_commands ql.command[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.runs_of(p_commands ql.command[]) TO ql_authority;
 
 --
 -- Name: FUNCTION set_trigger(p_package_key text, p_trigger_key text, p_state text); Type: ACL; Schema: ql; Owner: ql_migrator

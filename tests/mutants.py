@@ -20,10 +20,11 @@ class Mutant:
 
 GUARD = "select case when r.cancel_requested_at_ms is null then r.status end"
 DEADLINE = (
-    "      when p.how = 'deadline' or v.deadline_at_ms <= p.reported_at_ms then 'timed_out'\n"
+    "          when p.how = 'deadline' or v.deadline_at_ms <= p.reported_at_ms then 'timed_out'\n"
 )
-EXIT = "      when p.how = 'exit' and p.exit_code = 0 then 'succeeded'\n"
-REASON = "      when v.cancel_reason is not null then 'cancelled'\n"
+EXIT = "          when p.how = 'exit' and p.exit_code = 0 then 'succeeded'\n"
+REASON = "          when r.cancel_reason is not null then 'cancelled'\n"
+EPOCH = "w.epoch_stands = 1 or w.turn = 'released'"
 CASES = (
     Mutant(
         "a skipped need counts as success", "frontier", "frontier_effect",
@@ -71,17 +72,19 @@ CASES = (
     *(
         Mutant(
             f"{what} asks for no epoch", "dispatch", "dispatch_effect",
-            "and v.step_version = v.epoch", "", count=3, place=place,
+            EPOCH, f"{EPOCH} or w.turn = '{turn}'",
         )
-        for place, what in enumerate(("an offer", "a start", "a running execution"))
+        for turn, what in (
+            ("leased", "an offer"), ("starting", "a start"), ("running", "a running execution"),
+        )
     ),
     Mutant(
         "a start under an intent goes through", "dispatch", "dispatch_effect",
-        "v.cancel_reason is null then", "1 = 1 then", count=5,
+        "f.cancel_reason is null then 'starting'", "1 = 1 then 'starting'",
     ),
     Mutant(
         "an older offer takes the lease", "dispatch", "dispatch_effect",
-        "o.fence = coalesce(v.fence, 0) + 1", "o.fence <= coalesce(v.fence, 0) + 1",
+        "o.fence = w.fence", "o.fence <= w.fence order by o.fence limit 1",
     ),
     Mutant(
         "exit 0 beats the deadline", "completion", "completion_effect",
@@ -97,11 +100,11 @@ CASES = (
     ),
     Mutant(
         "the last millisecond of the deadline is in time", "completion", "completion_effect",
-        "v.deadline_at_ms <= p.reported_at_ms", "v.deadline_at_ms < p.reported_at_ms", count=2,
+        "v.deadline_at_ms <= p.reported_at_ms", "v.deadline_at_ms < p.reported_at_ms",
     ),
     Mutant(
         "an older fence may report", "completion", "completion_effect",
-        "p.fence = v.fence", "p.fence >= v.fence",
+        "where p.fence = (", "where p.fence >= (",
     ),
     Mutant(
         "one retry too many after a report", "completion", "completion_effect",

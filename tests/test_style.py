@@ -293,9 +293,9 @@ LONG = {  # lines at most, and why they are one file
     "sql/sqlite/trigger.sql": (345, "what keeps them immutable, table by table"),
     "sql/decision/violation.sql": (340, "what must never be, rule by rule"),
     "sql/postgres/agenda.sql": (390, "every way to an agenda row, so that there is no other"),
-    "sql/postgres/authority.sql": (350, "what batches share, read from top to bottom"),
+    "sql/postgres/authority.sql": (380, "what batches share, read from top to bottom"),
     "sql/postgres/cancellation.sql": (420, "the two roads alternate and are read together"),
-    "sql/postgres/dispatch.sql": (390, "sessions, candidates and offers are one call"),
+    "sql/postgres/dispatch.sql": (420, "sessions, candidates and offers are one call"),
 }
 LINES = 300
 

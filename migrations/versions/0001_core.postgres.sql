@@ -1330,7 +1330,7 @@ from (
     ) = 'running'
 ) as e;
 
--- from sql/decision/dispatch.sql sha256 430afbe48de605eb94f818ace53ae50c7b07599e76fd2b664b97820c68d03dc5
+-- from sql/decision/dispatch.sql sha256 72bc8af580793a54e3f62bad050e68a2ddac73c6ee118d4e61715715ab23d327
 -- DISPATCH — what an offer, a starting ACK and a running ACK do (DOMAIN §3.5, DESIGN §5).
 -- An offer takes the lease of a claimed attempt. The starting ACK is the start barrier; under an
 -- intent it is refused, and the lease goes back because nothing has started. The running ACK counts
@@ -1339,7 +1339,7 @@ from (
 create view dispatch_effect as
 select
   e.run_id,
-  row_number() over (partition by e.run_id order by e.attempt_id, e.part) as ordinal,
+  e.ordinal,
   e.entity,
   e.entity_id,
   e.from_status,
@@ -1351,89 +1351,104 @@ select
   e.input_id
 from (
   select
-    v.run_id,
-    v.attempt_id,
-    1 as part,
-    'lease' as entity,
-    v.attempt_id as entity_id,
-    v.lease_status as from_status,
-    'leased' as to_status,
-    coalesce(v.lease_version, 0) as expected_version,
-    cast(null as text) as result_code,
-    'workflow.task_dispatch_leased' as event_type,
-    o.offer_id as input_id
-  from live_attempt as v
-  join attempt_offer as o
-    on o.run_id = v.run_id
-    and o.attempt_id = v.attempt_id
-    and o.fence = coalesce(v.fence, 0) + 1
-  where v.status = 'claimed'
-    and (v.lease_status is null or v.lease_status = 'released')
-    and v.step_status = 'ready'
-    and v.step_version = v.epoch
-    and v.cancel_reason is null
-  union all
-  select
-    v.run_id,
-    v.attempt_id,
-    1 as part,
-    case when v.cancel_reason is null then 'attempt' else 'lease' end as entity,
-    v.attempt_id as entity_id,
-    case when v.cancel_reason is null then 'claimed' else 'leased' end as from_status,
-    case when v.cancel_reason is null then 'starting' else 'released' end as to_status,
-    case when v.cancel_reason is null then v.version else v.lease_version end as expected_version,
-    case when v.cancel_reason is not null then 'start_refused' end as result_code,
+    w.run_id,
+    row_number() over (partition by w.run_id order by w.attempt_id, b.part) as ordinal,
+    b.entity,
+    case b.entity when 'step' then w.step_key else w.attempt_id end as entity_id,
+    case b.entity when 'lease' then w.lease_status else b.from_status end as from_status,
+    w.turn as to_status,
     case
-      when v.cancel_reason is null then 'workflow.task_attempt.starting'
-      else 'workflow.task_dispatch_released'
-    end as event_type,
-    v.attempt_id as input_id
-  from live_attempt as v
-  join attempt_report as p
-    on p.run_id = v.run_id
-    and p.attempt_id = v.attempt_id
-    and p.fence = v.fence
-    and p.kind = 'starting'
-  where v.status = 'claimed'
-    and v.lease_status = 'leased'
-    and (
-      v.cancel_reason is not null or (v.step_status = 'ready' and v.step_version = v.epoch)
+      when b.entity = 'attempt' then w.version
+      when b.entity = 'step' then w.step_version
+      when w.lease_status is null then 0
+      else (select l.version from attempt_lease as l where l.attempt_id = w.attempt_id)
+    end as expected_version,
+    case w.turn when 'released' then 'start_refused' end as result_code,
+    b.event_type,
+    case w.turn
+      when 'leased' then (
+        select o.offer_id
+        from attempt_offer as o
+        where o.run_id = w.run_id and o.attempt_id = w.attempt_id and o.fence = w.fence
+      )
+      else (
+        select p.attempt_id
+        from attempt_report as p
+        where p.run_id = w.run_id
+          and p.attempt_id = w.attempt_id
+          and p.fence = w.fence
+          and p.kind = case w.turn when 'running' then 'running' else 'starting' end
+      )
+    end as input_id
+  from (
+    select
+      f.run_id,
+      f.attempt_id,
+      f.step_key,
+      f.version,
+      f.step_version,
+      f.lease_status,
+      f.epoch_stands,
+      case
+        when f.lease_status is null or f.lease_status = 'released'
+          then case when f.status = 'claimed' and f.cancel_reason is null then 'leased' end
+        when f.lease_status <> 'leased' then null
+        when f.status = 'starting' then 'running'
+        when f.status <> 'claimed' then null
+        when f.cancel_reason is null then 'starting'
+        else 'released'
+      end as turn,
+      case f.lease_status when 'leased' then f.fence else coalesce(f.fence, 0) + 1 end as fence
+    from (
+      select
+        v.run_id,
+        v.attempt_id,
+        v.step_key,
+        v.status,
+        v.version,
+        v.step_version,
+        v.lease_status,
+        v.fence,
+        v.cancel_reason,
+        case when v.step_status = 'ready' and v.step_version = v.epoch then 1 else 0 end
+          as epoch_stands,
+        -- a fence: what is above is looked up once, not wherever it is used
+        row_number() over (partition by v.run_id order by v.attempt_id) as position
+      from live_attempt as v
+    ) as f
+  ) as w
+  join (
+    select
+      'leased' as turn,
+      1 as part,
+      'lease' as entity,
+      cast(null as text) as from_status,
+      'workflow.task_dispatch_leased' as event_type
+    union all
+    select 'released', 1, 'lease', null, 'workflow.task_dispatch_released'
+    union all
+    select 'starting', 1, 'attempt', 'claimed', 'workflow.task_attempt.starting'
+    union all
+    select 'running', 1, 'attempt', 'starting', 'workflow.task_attempt.running'
+    union all
+    select 'running', 2, 'step', 'ready', 'step.running'
+  ) as b on b.turn = w.turn
+  where (w.epoch_stands = 1 or w.turn = 'released')
+    and not (
+      w.turn = 'running'
+      and exists (
+        select 1
+        from attempt_report as q
+        where q.run_id = w.run_id
+          and q.attempt_id = w.attempt_id
+          and q.fence = w.fence
+          and q.kind = 'ended'
+      )
     )
-  union all
-  select
-    v.run_id,
-    v.attempt_id,
-    b.part,
-    case b.part when 1 then 'attempt' else 'step' end as entity,
-    case b.part when 1 then v.attempt_id else v.step_key end as entity_id,
-    case b.part when 1 then 'starting' else 'ready' end as from_status,
-    'running' as to_status,
-    case b.part when 1 then v.version else v.step_version end as expected_version,
-    cast(null as text) as result_code,
-    case b.part when 1 then 'workflow.task_attempt.running' else 'step.running' end as event_type,
-    v.attempt_id as input_id
-  from live_attempt as v
-  join attempt_report as p
-    on p.run_id = v.run_id
-    and p.attempt_id = v.attempt_id
-    and p.fence = v.fence
-    and p.kind = 'running'
-  cross join (select 1 as part union all select 2 as part) as b
-  where v.status = 'starting'
-    and v.lease_status = 'leased'
-    and v.step_status = 'ready'
-    and v.step_version = v.epoch
-    and not exists (
-      select 1
-      from attempt_report as q
-      where q.run_id = v.run_id
-        and q.attempt_id = v.attempt_id
-        and q.fence = v.fence
-        and q.kind = 'ended'
-    )
-) as e;
+) as e
+where e.input_id is not null;
 
--- from sql/decision/completion.sql sha256 63ce244a471fc81f9bec05c96d8683edeb8fb2c81ad8f1e2cbf1770ba3859975
+-- from sql/decision/completion.sql sha256 61e2af7e2807d2becd04b7b66c78f7835bb30634f498e26c357b15b7c99652a2
 -- COMPLETION — what a worker's report of an end does (DOMAIN §3.5; retry: DESIGN §5).
 -- Priority: not started, intent, deadline, exit 0, failure. With an intent the reason decides, so a
 -- clean exit after a stop request is recorded as cancelled. A report from `starting` writes
@@ -1450,7 +1465,17 @@ select
   x.step_version,
   x.claim_return_count,
   x.attempt_end,
-  x.code,
+  case x.attempt_end
+    when 'lost' then 'not_started'
+    when 'timed_out' then 'execution_timed_out'
+    when 'cancelled' then 'execution_cancelled'
+    when 'failed' then case x.how
+      when 'bad_output' then 'bad_output'
+      when 'start_failed' then 'executor_start_failed'
+      when 'stop' then 'execution_stopped'
+      else 'execution_failed'
+    end
+  end as code,
   case
     when x.cancel_reason is null
       and x.started_count < x.retry_attempts
@@ -1477,34 +1502,31 @@ from (
     v.delay_ms,
     v.cancel_reason,
     p.reported_at_ms,
-    case
-      when p.how = 'not_started' then 'lost'
-      when v.cancel_reason = 'timeout' then 'timed_out'
-      when v.cancel_reason is not null then 'cancelled'
-      when p.how = 'deadline' or v.deadline_at_ms <= p.reported_at_ms then 'timed_out'
-      when p.how = 'exit' and p.exit_code = 0 then 'succeeded'
-      else 'failed'
-    end as attempt_end,
-    case
-      when p.how = 'not_started' then 'not_started'
-      when v.cancel_reason = 'timeout' then 'execution_timed_out'
-      when v.cancel_reason is not null then 'execution_cancelled'
-      when p.how = 'deadline' or v.deadline_at_ms <= p.reported_at_ms then 'execution_timed_out'
-      when p.how = 'exit' and p.exit_code = 0 then null
-      when p.how = 'bad_output' then 'bad_output'
-      when p.how = 'start_failed' then 'executor_start_failed'
-      when p.how = 'stop' then 'execution_stopped'
-      else 'execution_failed'
-    end as code,
+    p.how,
+    (
+      select
+        case
+          when p.how = 'not_started' then 'lost'
+          when r.cancel_reason = 'timeout' then 'timed_out'
+          when r.cancel_reason is not null then 'cancelled'
+          when p.how = 'deadline' or v.deadline_at_ms <= p.reported_at_ms then 'timed_out'
+          when p.how = 'exit' and p.exit_code = 0 then 'succeeded'
+          else 'failed'
+        end
+      from run as r
+      where r.run_id = v.run_id
+    ) as attempt_end,
     -- a fence: what is above is decided once, not wherever it is used
     row_number() over (partition by v.run_id order by v.attempt_id) as position
   from live_attempt as v
   join attempt_report as p
     on p.run_id = v.run_id
     and p.attempt_id = v.attempt_id
-    and p.fence = v.fence
     and p.kind = 'ended'
-  where v.lease_status = 'leased'
+  where p.fence = (
+      select l.fence from attempt_lease as l
+      where l.attempt_id = v.attempt_id and l.status = 'leased'
+    )
     and (v.status in ('starting', 'running') or p.how = 'not_started')
     and (v.status <> 'running' or p.how <> 'not_started')
 ) as x;
@@ -2694,7 +2716,7 @@ group by a.queue;
 
 set local search_path = pg_catalog, pg_temp;
 
--- from sql/postgres/effect.sql sha256 ba033cab0f4c77f211e131b5bf7389c31b0abc8223337b3b40f33c36c6587613
+-- from sql/postgres/effect.sql sha256 828b530fca73f76a3b4d9d613e0458f2dc581a327bd0307f13ee51112344cefa
 -- EFFECT — the only code that moves a state (DESIGN §4). Effects come from a decision view, are
 -- read after every lock, and may span many runs; ordinals inside a run may have holes.
 --
@@ -2717,7 +2739,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_count bigint := coalesce(cardinality(p_effects), 0)::bigint;
-  v_run bigint;
   v_step_new bigint;
   v_step bigint;
   v_attempt_new bigint;
@@ -2728,17 +2749,15 @@ begin
     return v_count;
   end if;
   select
-    count(distinct e.run_id),
     count(*) filter (where e.entity = 'step' and e.from_status is null),
-    count(distinct (e.run_id, e.entity_id))
-      filter (where e.entity = 'step' and e.from_status is not null),
+    count(*) filter (where e.entity = 'step' and e.from_status is not null),
     count(*) filter (where e.entity = 'attempt' and e.from_status is null),
-    count(distinct e.entity_id) filter (where e.entity = 'attempt' and e.from_status is not null),
+    count(*) filter (where e.entity = 'attempt' and e.from_status is not null),
     count(*) filter (where e.entity = 'lease')
-  into v_run, v_step_new, v_step, v_attempt_new, v_attempt, v_lease
+  into v_step_new, v_step, v_attempt_new, v_attempt, v_lease
   from unnest(p_effects) as e;
 
-  perform ql.move_runs(p_effects, v_run);
+  perform ql.move_runs(p_effects, v_count);
   perform ql.write_events(p_effects);
   if v_step_new > 0 then
     perform ql.add_steps(p_effects, v_step_new);
@@ -2762,7 +2781,8 @@ begin
 end;
 $$;
 
--- HELPER   assert_all_hit — every entity was there as the decision saw it
+-- HELPER   assert_all_hit — every entity was there as the decision saw it: the effects of what
+--          was hit are all there are
 -- RAISES   QL409
 create or replace function ql.assert_all_hit (p_entity text, p_wanted bigint, p_hit bigint)
 returns void
@@ -2772,7 +2792,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if p_wanted <> p_hit then
-    raise exception 'compare-and-swap lost: % of % % rows were as the decision saw them',
+    raise exception 'compare-and-swap lost: % of % % effects found what the decision saw',
       p_hit, p_wanted, p_entity
       using errcode = 'QL409';
   end if;
@@ -2793,42 +2813,47 @@ declare
   v_hit bigint;
 begin
   -- every effect of a run starts from `running`; at admission the run has been inserted before
-  update ql.run as r
-  set
-    status = coalesce(m.to_status, r.status),
-    version = r.version + m.effect_count,
-    attempt_count = r.attempt_count + m.admitted_count,
-    cancel_requested_at_ms = case
-      when m.intent_count = 0 then r.cancel_requested_at_ms
-      else (select i.requested_at_ms from ql.cancel_intent as i where i.run_id = r.run_id)
-    end,
-    cancel_reason = case
-      when m.intent_count = 0 then r.cancel_reason
-      else (select i.reason from ql.cancel_intent as i where i.run_id = r.run_id)
-    end,
-    result_code = case when m.to_status <> 'running' then m.result_code end,
-    finished_at_ms = case
-      when m.to_status <> 'running' then greatest(v_now_ms, r.updated_at_ms)
-    end,
-    updated_at_ms = greatest(v_now_ms, r.updated_at_ms)
-  from (
-    select
-      e.run_id,
-      count(*) as effect_count,
-      count(*) filter (where e.entity = 'attempt' and e.from_status is null) as admitted_count,
-      count(*) filter (where e.event_type = 'run.cancel_requested') as intent_count,
-      min(e.expected_version) filter (where e.entity = 'run') as expected_version,
-      (array_agg(e.to_status order by e.ordinal desc) filter (where e.entity = 'run'))[1]
-        as to_status,
-      (array_agg(e.result_code order by e.ordinal desc) filter (where e.entity = 'run'))[1]
-        as result_code
-    from unnest(p_effects) as e
-    group by e.run_id
-  ) as m
-  where r.run_id = m.run_id
-    and r.status = 'running'
-    and r.version = coalesce(m.expected_version, r.version);
-  get diagnostics v_hit = row_count;
+  with moved as (
+    update ql.run as r
+    set
+      status = coalesce(m.to_status, r.status),
+      version = r.version + m.effect_count,
+      attempt_count = r.attempt_count + m.admitted_count,
+      cancel_requested_at_ms = case
+        when m.intent_count = 0 then r.cancel_requested_at_ms
+        else (select i.requested_at_ms from ql.cancel_intent as i where i.run_id = r.run_id)
+      end,
+      cancel_reason = case
+        when m.intent_count = 0 then r.cancel_reason
+        else (select i.reason from ql.cancel_intent as i where i.run_id = r.run_id)
+      end,
+      result_code = case when m.to_status <> 'running' then m.result_code end,
+      finished_at_ms = case
+        when m.to_status <> 'running' then greatest(v_now_ms, r.updated_at_ms)
+      end,
+      updated_at_ms = greatest(v_now_ms, r.updated_at_ms)
+    from (
+      select
+        e.run_id,
+        count(*) as effect_count,
+        count(*) filter (where e.entity = 'attempt' and e.from_status is null) as admitted_count,
+        count(*) filter (where e.event_type = 'run.cancel_requested') as intent_count,
+        min(e.expected_version) filter (where e.entity = 'run') as expected_version,
+        (array_agg(e.to_status order by e.ordinal desc) filter (where e.entity = 'run'))[1]
+          as to_status,
+        (array_agg(e.result_code order by e.ordinal desc) filter (where e.entity = 'run'))[1]
+          as result_code
+      from unnest(p_effects) as e
+      group by e.run_id
+    ) as m
+    where r.run_id = m.run_id
+      and r.status = 'running'
+      and r.version = coalesce(m.expected_version, r.version)
+    returning m.effect_count
+  )
+  select coalesce(sum(w.effect_count), 0)::bigint
+  into v_hit
+  from moved as w;
   perform ql.assert_all_hit('run', p_wanted, v_hit);
 end;
 $$;
@@ -2903,51 +2928,59 @@ begin
 
   insert into ql.agenda as a (run_id, stage, due_at_ms)
   select
-    d.run_id,
+    g.run_id,
     d.stage,
-    min(d.due_at_ms)
+    d.due_at_ms
   from (
     select
       e.run_id,
-      case
-        when r.cancel_requested_at_ms is not null then
-          -- convergence clears its own row by its outcome
-          case when p_stage <> 'cancellation' or e.entity = 'run' then 'cancellation' end
-        when e.entity = 'run' then case when r.deadline_at_ms is not null then 'deadline' end
-        when e.entity <> 'step' then null
-        when e.to_status = 'ready' then 'task_admission'
-        when e.to_status = 'retry_wait' then 'retry'
-        when e.to_status in ('succeeded', 'failed', 'skipped', 'cancelled', 'timed_out')
-          -- the frontier clears its own row after its decision
-          and p_stage <> 'frontier' then 'frontier'
-      end as stage,
-      case
-        when r.cancel_requested_at_ms is not null then r.updated_at_ms
-        when e.entity = 'run' then r.deadline_at_ms
-        when e.to_status = 'retry_wait' then e.due_at_ms
-        else r.updated_at_ms
-      end as due_at_ms
+      count(*) filter (where e.entity = 'run') as run_count,
+      count(*) filter (where e.entity = 'step' and e.to_status = 'ready') as ready_count,
+      count(*) filter (
+        where e.entity = 'step'
+          and e.to_status in ('succeeded', 'failed', 'skipped', 'cancelled', 'timed_out')
+      ) as end_count,
+      min(e.due_at_ms) filter (where e.entity = 'step' and e.to_status = 'retry_wait')
+        as retry_at_ms
     from unnest(p_effects) as e
-    join ql.run as r on r.run_id = e.run_id
-    where r.status = 'running'
-    union all
-    select
-      e.run_id,
-      'expiry' as stage,
-      l.expires_at_ms as due_at_ms
-    from unnest(p_effects) as e
-    join ql.attempt_lease as l on l.attempt_id = e.entity_id
-    where e.entity = 'lease' and e.to_status = 'leased'
-  ) as d
-  where d.stage is not null
-  group by d.run_id, d.stage
+    group by e.run_id
+  ) as g
+  join ql.run as r on r.run_id = g.run_id
+  cross join lateral (
+    values
+      -- convergence clears its own row by its outcome, the frontier after its decision
+      (
+        'cancellation',
+        case
+          when r.cancel_requested_at_ms is not null
+            and (p_stage <> 'cancellation' or g.run_count > 0)
+            then r.updated_at_ms
+        end
+      ),
+      ('deadline', case when g.run_count > 0 then r.deadline_at_ms end),
+      ('task_admission', case when g.ready_count > 0 then r.updated_at_ms end),
+      ('retry', g.retry_at_ms),
+      ('frontier', case when g.end_count > 0 and p_stage <> 'frontier' then r.updated_at_ms end)
+  ) as d (stage, due_at_ms)
+  where r.status = 'running'
+    and d.due_at_ms is not null
+    and (d.stage = 'cancellation' or r.cancel_requested_at_ms is null)
+  union all
+  select
+    e.run_id,
+    'expiry',
+    min(o.expires_at_ms)
+  from unnest(p_effects) as e
+  join ql.attempt_offer as o on o.offer_id = e.input_id and o.attempt_id = e.entity_id
+  where e.entity = 'lease' and e.to_status = 'leased'
+  group by e.run_id
   on conflict (run_id, stage) do update
   set due_at_ms = excluded.due_at_ms
   where excluded.due_at_ms < a.due_at_ms;
 end;
 $$;
 
--- from sql/postgres/effect_step.sql sha256 ce0c99f900edc0a3933bab2be25c338fa1d598fa0cbcfa0be6b5cea6b96c7a9a
+-- from sql/postgres/effect_step.sql sha256 c91eba1c49f548b39376a3d90dd50a6b90d6ea2d2da2401cd57390f68d1d91d1
 -- EFFECTS ON STEPS — called by apply_effects (effect.sql) and by nothing else. The effect time is
 -- the run's `updated_at_ms`.
 
@@ -3000,59 +3033,63 @@ declare
   v_hit bigint;
 begin
   -- attempt_count: past the start barrier; claim_return_count: an epoch that ended before it
-  update ql.step_run as s
-  set
-    status = m.to_status,
-    version = s.version + m.effect_count,
-    attempt_count = s.attempt_count + m.start_count,
-    claim_return_count = s.claim_return_count + m.return_count,
-    ready_at_ms = case
-      when m.to_status = 'ready' then coalesce(s.ready_at_ms, m.time_ms)
-      else s.ready_at_ms
-    end,
-    started_at_ms = case
-      when m.to_status = 'ready' then null
-      when m.running_count > 0 then m.time_ms
-      else s.started_at_ms
-    end,
-    finished_at_ms = case
-      when m.to_status in ('succeeded', 'failed', 'skipped', 'cancelled', 'timed_out')
-        then m.time_ms
-    end,
-    due_at_ms = case when m.to_status = 'retry_wait' then m.due_at_ms end,
-    result_code = m.result_code
-  from (
-    select
-      e.run_id,
-      e.entity_id,
-      count(*) as effect_count,
-      min(e.expected_version) as expected_version,
-      (array_agg(e.from_status order by e.ordinal))[1] as from_status,
-      (array_agg(e.to_status order by e.ordinal desc))[1] as to_status,
-      (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
-      (array_agg(e.due_at_ms order by e.ordinal desc))[1] as due_at_ms,
-      count(*) filter (where e.to_status = 'running') as running_count,
-      count(*) filter (
-        where e.from_status = 'ready'
-          and e.to_status <> 'ready'
-          and e.input_id is not null
-          and e.result_code is distinct from 'claim_budget_exhausted'
-      ) as start_count,
-      count(*) filter (
-        where e.from_status = 'ready'
-          and (e.to_status = 'ready' or e.result_code = 'claim_budget_exhausted')
-      ) as return_count,
-      max(r.updated_at_ms) as time_ms
-    from unnest(p_effects) as e
-    join ql.run as r on r.run_id = e.run_id
-    where e.entity = 'step' and e.from_status is not null
-    group by e.run_id, e.entity_id
-  ) as m
-  where s.run_id = m.run_id
-    and s.step_key = m.entity_id
-    and s.status = m.from_status
-    and s.version = m.expected_version;
-  get diagnostics v_hit = row_count;
+  with moved as (
+    update ql.step_run as s
+    set
+      status = m.to_status,
+      version = s.version + m.effect_count,
+      attempt_count = s.attempt_count + m.start_count,
+      claim_return_count = s.claim_return_count + m.return_count,
+      ready_at_ms = case
+        when m.to_status = 'ready' then coalesce(s.ready_at_ms, m.time_ms)
+        else s.ready_at_ms
+      end,
+      started_at_ms = case
+        when m.to_status = 'ready' then null
+        when m.running_count > 0 then m.time_ms
+        else s.started_at_ms
+      end,
+      finished_at_ms = case
+        when m.to_status in ('succeeded', 'failed', 'skipped', 'cancelled', 'timed_out')
+          then m.time_ms
+      end,
+      due_at_ms = case when m.to_status = 'retry_wait' then m.due_at_ms end,
+      result_code = m.result_code
+    from (
+      select
+        e.run_id,
+        e.entity_id,
+        count(*) as effect_count,
+        min(e.expected_version) as expected_version,
+        (array_agg(e.from_status order by e.ordinal))[1] as from_status,
+        (array_agg(e.to_status order by e.ordinal desc))[1] as to_status,
+        (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
+        (array_agg(e.due_at_ms order by e.ordinal desc))[1] as due_at_ms,
+        count(*) filter (where e.to_status = 'running') as running_count,
+        count(*) filter (
+          where e.from_status = 'ready'
+            and e.to_status <> 'ready'
+            and e.input_id is not null
+            and e.result_code is distinct from 'claim_budget_exhausted'
+        ) as start_count,
+        count(*) filter (
+          where e.from_status = 'ready'
+            and (e.to_status = 'ready' or e.result_code = 'claim_budget_exhausted')
+        ) as return_count,
+        (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id) as time_ms
+      from unnest(p_effects) as e
+      where e.entity = 'step' and e.from_status is not null
+      group by e.run_id, e.entity_id
+    ) as m
+    where s.run_id = m.run_id
+      and s.step_key = m.entity_id
+      and s.status = m.from_status
+      and s.version = m.expected_version
+    returning m.effect_count
+  )
+  select coalesce(sum(w.effect_count), 0)::bigint
+  into v_hit
+  from moved as w;
   perform ql.assert_all_hit('step', p_wanted, v_hit);
 end;
 $$;
@@ -3074,17 +3111,25 @@ begin
     e.input_id,
     p.output
   from unnest(p_effects) as e
-  join ql.attempt_lease as l on l.attempt_id = e.input_id
-  join ql.attempt_report as p
-    on p.run_id = l.run_id
-    and p.attempt_id = l.attempt_id
-    and p.fence = l.fence
-    and p.kind = 'ended'  -- by the whole key of l, so that no plan looks a report up by less
-  where e.entity = 'step' and e.to_status = 'succeeded' and p.output is not null;
+  -- by itself, by the whole key: most have no output, and no plan may look it up by less
+  cross join lateral (
+    select
+      r.fence,
+      r.output
+    from ql.attempt_report as r
+    where r.run_id = e.run_id
+      and r.attempt_id = e.input_id
+      and r.kind = 'ended'
+      and r.output is not null
+    offset 0
+  ) as p
+  where e.entity = 'step'
+    and e.to_status = 'succeeded'
+    and p.fence = (select l.fence from ql.attempt_lease as l where l.attempt_id = e.input_id);
 end;
 $$;
 
--- from sql/postgres/effect_attempt.sql sha256 6bcf698dc0b82f8641a517daae379903698fcdf5a2eb3788be71346c1f549b8b
+-- from sql/postgres/effect_attempt.sql sha256 49ebb7536081fe5825ad0a1e18ed0f917a7bc88a0bfa8280fbf8f40e32ec83c9
 -- EFFECTS ON ATTEMPTS AND LEASES — called by apply_effects (effect.sql) and by nothing else. The
 -- effect time is the run's `updated_at_ms`.
 
@@ -3142,61 +3187,65 @@ as $$
 declare
   v_hit bigint;
 begin
-  update ql.task_attempt as a
-  set
-    status = m.to_status,
-    version = a.version + m.effect_count,
-    offer_at_ms = null,
-    deadline_at_ms = case
-      when m.starting_count = 0 then a.deadline_at_ms
-      else m.time_ms
-        + (select t.timeout_ms from ql.task_revision as t where t.task_id = a.task_id)
-    end,
-    identity = case
-      when m.starting_count = 0 then a.identity
-      else (
-        select p.identity
-        from ql.attempt_lease as l
-        join ql.attempt_report as p
-          on p.run_id = l.run_id and p.attempt_id = l.attempt_id and p.fence = l.fence
-        where l.attempt_id = a.attempt_id and p.run_id = a.run_id and p.kind = 'starting'
-      )
-    end,
-    starting_at_ms = case when m.starting_count > 0 then m.time_ms else a.starting_at_ms end,
-    started_at_ms = case when m.running_count > 0 then m.time_ms else a.started_at_ms end,
-    finished_at_ms = case when m.to_status not in ('starting', 'running') then m.time_ms end,
-    exit_code = case
-      when m.to_status not in ('starting', 'running') then (
-        select p.exit_code
-        from ql.attempt_lease as l
-        join ql.attempt_report as p
-          on p.run_id = l.run_id and p.attempt_id = l.attempt_id and p.fence = l.fence
-        where l.attempt_id = a.attempt_id and p.run_id = a.run_id and p.kind = 'ended'
-      )
-    end,
-    result_code = m.result_code
-  from (
-    select
-      e.run_id,
-      e.entity_id,
-      count(*) as effect_count,
-      min(e.expected_version) as expected_version,
-      (array_agg(e.from_status order by e.ordinal))[1] as from_status,
-      (array_agg(e.to_status order by e.ordinal desc))[1] as to_status,
-      (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
-      count(*) filter (where e.to_status = 'starting') as starting_count,
-      count(*) filter (where e.to_status = 'running') as running_count,
-      max(r.updated_at_ms) as time_ms
-    from unnest(p_effects) as e
-    join ql.run as r on r.run_id = e.run_id
-    where e.entity = 'attempt' and e.from_status is not null
-    group by e.run_id, e.entity_id
-  ) as m
-  where a.attempt_id = m.entity_id
-    and a.run_id = m.run_id
-    and a.status = m.from_status
-    and a.version = m.expected_version;
-  get diagnostics v_hit = row_count;
+  with moved as (
+    update ql.task_attempt as a
+    set
+      status = m.to_status,
+      version = a.version + m.effect_count,
+      offer_at_ms = null,
+      deadline_at_ms = case
+        when m.starting_count = 0 then a.deadline_at_ms
+        else m.time_ms
+          + (select t.timeout_ms from ql.task_revision as t where t.task_id = a.task_id)
+      end,
+      identity = case
+        when m.starting_count = 0 then a.identity
+        else (
+          select p.identity
+          from ql.attempt_lease as l
+          join ql.attempt_report as p
+            on p.run_id = l.run_id and p.attempt_id = l.attempt_id and p.fence = l.fence
+          where l.attempt_id = a.attempt_id and p.run_id = a.run_id and p.kind = 'starting'
+        )
+      end,
+      starting_at_ms = case when m.starting_count > 0 then m.time_ms else a.starting_at_ms end,
+      started_at_ms = case when m.running_count > 0 then m.time_ms else a.started_at_ms end,
+      finished_at_ms = case when m.to_status not in ('starting', 'running') then m.time_ms end,
+      exit_code = case
+        when m.to_status not in ('starting', 'running') then (
+          select p.exit_code
+          from ql.attempt_lease as l
+          join ql.attempt_report as p
+            on p.run_id = l.run_id and p.attempt_id = l.attempt_id and p.fence = l.fence
+          where l.attempt_id = a.attempt_id and p.run_id = a.run_id and p.kind = 'ended'
+        )
+      end,
+      result_code = m.result_code
+    from (
+      select
+        e.run_id,
+        e.entity_id,
+        count(*) as effect_count,
+        min(e.expected_version) as expected_version,
+        (array_agg(e.from_status order by e.ordinal))[1] as from_status,
+        (array_agg(e.to_status order by e.ordinal desc))[1] as to_status,
+        (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
+        count(*) filter (where e.to_status = 'starting') as starting_count,
+        count(*) filter (where e.to_status = 'running') as running_count,
+        (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id) as time_ms
+      from unnest(p_effects) as e
+      where e.entity = 'attempt' and e.from_status is not null
+      group by e.run_id, e.entity_id
+    ) as m
+    where a.attempt_id = m.entity_id
+      and a.run_id = m.run_id
+      and a.status = m.from_status
+      and a.version = m.expected_version
+    returning m.effect_count
+  )
+  select coalesce(sum(w.effect_count), 0)::bigint
+  into v_hit
+  from moved as w;
   perform ql.assert_all_hit('attempt', p_wanted, v_hit);
 end;
 $$;
@@ -4771,7 +4820,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/authority.sql sha256 529a8390c77b305a233f8251e02885bd7c4b8216c5a5c25bc0bd6777acfd7856
+-- from sql/postgres/authority.sql sha256 8a89e040a1c8b5ecf179e606449c16eb443f47d4bb0f8b4f3dc484ae9a39954e
 -- AUTHORITY — what all batches of workers share: expand, lock in order, keep what was said.
 -- The order is the one of DESIGN §6; start, running, report and attest go through it, and nothing
 -- else does.
@@ -4788,7 +4837,7 @@ create type ql.command as (
   output text,
   error text,
   reason text,
-  code text  -- QL400 or QL404 when it goes no further
+  code text  -- QL400, QL404, contended or QL410 when it goes no further; null so far
 );
 
 -- HELPER   is_object — whether a text is a JSON object
@@ -4943,62 +4992,98 @@ begin
 end;
 $$;
 
--- HELPER   lock_attempts — authority over attempts and their runs, for a batch
+-- HELPER   lock_attempts — authority over attempts and their runs, for a batch; p_run_ids names the
+--          run of each
 -- LOCKS    1 attempt advisory (by attempt_id, try) · 2 run (by run_id, as in lock_runs); 3, 4 and 5
 --          are taken by the updates of ql.apply_effects, since no one writes them without 1 and 2
 -- RETURNS  the attempts that are covered by both; all others are contended
-create or replace function ql.lock_attempts (p_attempt_ids text[])
+create or replace function ql.lock_attempts (p_attempt_ids text[], p_run_ids text[])
 returns text[]
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_mine text[];
-  v_run_ids text[];
+  v_mine boolean[];
+  v_held text[];
 begin
   v_mine := array(
-    select i.attempt_id
-    from unnest(p_attempt_ids) as i (attempt_id)
-    where pg_try_advisory_xact_lock(ql.attempt_key(i.attempt_id))
+    select pg_try_advisory_xact_lock(ql.attempt_key(i.attempt_id))
+    from unnest(p_attempt_ids) with ordinality as i (attempt_id, position)
+    order by i.position
   );
-  v_run_ids := ql.lock_runs(array(
-    select distinct a.run_id from ql.task_attempt as a where a.attempt_id = any(v_mine)
+  v_held := ql.lock_runs(array(
+    select distinct i.run_id from unnest(p_run_ids, v_mine) as i (run_id, mine) where i.mine
   ));
   return array(
-    select a.attempt_id
-    from ql.task_attempt as a
-    where a.attempt_id = any(v_mine) and a.run_id = any(v_run_ids)
+    select i.attempt_id
+    from unnest(p_attempt_ids, p_run_ids, v_mine) as i (attempt_id, run_id, mine)
+    where i.mine and i.run_id = any(v_held)
   );
 end;
 $$;
 
--- HELPER   lock_commands — lock_attempts for the commands that go further
+-- HELPER   refuse_others — the commands that went this far and are not among those get a code
+create or replace function ql.refuse_others (
+  p_commands ql.command[],
+  p_attempt_ids text[],
+  p_code text
+)
+returns ql.command[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if cardinality(p_attempt_ids)
+    = (select count(*) from unnest(p_commands) as c where c.code is null)
+  then
+    return p_commands;  -- as nearly always
+  end if;
+  return array(
+    select
+      row(
+        c.position, c.attempt_id, c.run_id, c.fence, c.token_digest, c.identity, c.how,
+        c.exit_code, c.output, c.error, c.reason,
+        coalesce(c.code, case when not c.attempt_id = any(p_attempt_ids) then p_code end)
+      )::ql.command
+    from unnest(p_commands) as c
+    order by c.attempt_id collate "C", c.position
+  );
+end;
+$$;
+
+-- HELPER   lock_commands — lock_attempts for the commands that go further; the others are contended
 -- LOCKS    1 · 2, as in lock_attempts
 create or replace function ql.lock_commands (p_commands ql.command[])
-returns text[]
+returns ql.command[]
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_attempt_ids text[];
+  v_run_ids text[];
 begin
-  return ql.lock_attempts(array(
-    select c.attempt_id from unnest(p_commands) as c where c.code is null order by c.position
-  ));
+  select
+    coalesce(array_agg(c.attempt_id), '{}'),
+    coalesce(array_agg(c.run_id), '{}')
+  into v_attempt_ids, v_run_ids
+  from unnest(p_commands) as c  -- sorted by attempt
+  where c.code is null;
+  return ql.refuse_others(p_commands, ql.lock_attempts(v_attempt_ids, v_run_ids), 'contended');
 end;
 $$;
 
--- HELPER   runs_of — the runs of some attempts of a batch
-create or replace function ql.runs_of (p_commands ql.command[], p_attempt_ids text[])
+-- HELPER   runs_of — the runs of the commands that go further
+create or replace function ql.runs_of (p_commands ql.command[])
 returns text[]
 language plpgsql  -- not sql, which would be planned anew at every call
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  return array(
-    select distinct c.run_id from unnest(p_commands) as c where c.attempt_id = any(p_attempt_ids)
-  );
+  return array(select distinct c.run_id from unnest(p_commands) as c where c.code is null);
 end;
 $$;
 
@@ -5009,7 +5094,6 @@ $$;
 -- RETURNS  the attempts whose report is new
 create or replace function ql.accept_reports (
   p_commands ql.command[],
-  p_held text[],
   p_kind text,
   p_now_ms bigint
 )
@@ -5032,7 +5116,6 @@ begin
     join ql.attempt_lease as l on l.attempt_id = c.attempt_id
     join ql.task_attempt as a on a.attempt_id = c.attempt_id
     where c.code is null
-      and c.attempt_id = any(p_held)
       and l.status = 'leased'
       and l.fence = c.fence
       and l.token_digest = c.token_digest
@@ -5052,12 +5135,12 @@ begin
 end;
 $$;
 
--- HELPER   known_reports — the attempts whose report of a kind says what the command says, made by
---          the holder of that fence: new ones and replays alike
+-- HELPER   known_reports — the attempts, apart from new ones, whose report of a kind says what the
+--          command says, made by the holder of that fence: replays
 -- READS    attempt_report, attempt_offer
 create or replace function ql.known_reports (
   p_commands ql.command[],
-  p_held text[],
+  p_new text[],
   p_kind text
 )
 returns text[]
@@ -5066,6 +5149,11 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+  if cardinality(p_new)
+    = (select count(*) from unnest(p_commands) as c where c.code is null)
+  then
+    return array[]::text[];  -- as nearly always
+  end if;
   return array(
     select c.attempt_id
     from unnest(p_commands) as c
@@ -5077,7 +5165,7 @@ begin
     join ql.attempt_offer as o
       on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
     where c.code is null
-      and c.attempt_id = any(p_held)
+      and not c.attempt_id = any(p_new)
       and o.token_digest = c.token_digest
       and p.how is not distinct from c.how
       and p.exit_code is not distinct from c.exit_code
@@ -5088,7 +5176,7 @@ end;
 $$;
 
 -- HELPER   answers — what each command is told, in the order in which the batch came
-create or replace function ql.answers (p_commands ql.command[], p_held text[], p_known text[])
+create or replace function ql.answers (p_commands ql.command[])
 returns table (attempt_id text, outcome text, code text)
 language plpgsql
 immutable
@@ -5099,21 +5187,17 @@ begin
   select
     c.attempt_id,
     case
-      when c.code is not null then 'blocked'
-      when not c.attempt_id = any(p_held) then 'contended'
-      when c.attempt_id = any(p_known) then 'applied'
+      when c.code is null then 'applied'
+      when c.code = 'contended' then 'contended'
       else 'blocked'
     end,
-    case
-      when c.code is not null then c.code
-      when c.attempt_id = any(p_held) and not c.attempt_id = any(p_known) then 'QL410'
-    end
+    nullif(c.code, 'contended')
   from unnest(p_commands) as c
   order by c.position;
 end;
 $$;
 
--- from sql/postgres/dispatch.sql sha256 4e1c61a0f406a6ecdc8a8ed91b953c8eba36bc5891d62e7c944b2ed5f2827695
+-- from sql/postgres/dispatch.sql sha256 1b826b01738ed30bec2e6dbe5903ab9e9f43ffc153af778077113e5c6aa15ff0
 -- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
 -- What a holder of a lease may do with it is in dispatch_start.sql.
 
@@ -5263,19 +5347,26 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_odd bigint;
+  v_twice bigint;
 begin
   if p_lease_ms is null or p_lease_ms not between 5000 and 300000 then
     raise exception 'a lease lasts 5 s to 5 min, not % ms', p_lease_ms using errcode = 'QL400';
-  elsif exists (
-    select
-    from jsonb_array_elements(p_offers) as o
-    where coalesce(length(o.value ->> 'offer_id'), 0) not between 1 and 36
-      or coalesce(o.value ->> 'token_digest' !~ '^[0-9a-f]{64}$', true)
-  ) then
+  end if;
+
+  select
+    count(*) filter (
+      where coalesce(length(o.offer_id), 0) not between 1 and 36
+        or coalesce(length(o.token_digest), 0) <> 64
+        or translate(o.token_digest, '0123456789abcdef', '') <> ''
+    ),
+    count(*) - count(distinct o.offer_id)
+  into v_odd, v_twice
+  from jsonb_to_recordset(p_offers) as o (offer_id text, token_digest text);
+  if v_odd > 0 then
     raise exception 'an offer has an offer_id and a token_digest' using errcode = 'QL400';
-  elsif (select count(*) <> count(distinct o.value ->> 'offer_id')
-    from jsonb_array_elements(p_offers) as o)
-  then
+  elsif v_twice > 0 then
     raise exception 'an offer is made once' using errcode = 'QL400';
   end if;
 end;
@@ -5285,18 +5376,26 @@ $$;
 --          authority over at most as many as were asked for
 -- LOCKS    1 attempt advisory (try, one by one until the batch is full)
 -- READS    task_attempt, attempt_lease, run (without row locks; read again under the run's lock)
-create or replace function ql.pick_attempts (p_queue text, p_run_id text, p_count bigint)
-returns text[]
+create or replace function ql.pick_attempts (
+  p_queue text,
+  p_run_id text,
+  p_count bigint,
+  out attempt_ids text[],
+  out run_ids text[]
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_attempt_id text;
-  v_mine text[] := array[]::text[];
+  v_found record;
 begin
-  for v_attempt_id in
-    select f.attempt_id
+  attempt_ids := '{}';
+  run_ids := '{}';
+  for v_found in
+    select
+      f.attempt_id,
+      f.run_id
     from (
       -- two branches, of which one runs: each has an index of its own
       (
@@ -5326,12 +5425,12 @@ begin
     order by f.offer_at_ms, f.attempt_id
     limit 4 * p_count
   loop
-    exit when cardinality(v_mine) >= p_count;
-    if pg_try_advisory_xact_lock(ql.attempt_key(v_attempt_id)) then
-      v_mine := v_mine || v_attempt_id;
+    exit when cardinality(attempt_ids) >= p_count;
+    if pg_try_advisory_xact_lock(ql.attempt_key(v_found.attempt_id)) then
+      attempt_ids := attempt_ids || v_found.attempt_id;
+      run_ids := run_ids || v_found.run_id;
     end if;
   end loop;
-  return v_mine;
 end;
 $$;
 
@@ -5362,21 +5461,27 @@ begin
       offered_at_ms, expires_at_ms
     )
     select
-      f.run_id, f.attempt_id, f.fence, o.offer_id, p_session.worker_id, o.token_digest,
-      p_session.self_fencing, p_session.grace_ms, p_now_ms, p_now_ms + p_lease_ms
+      f.run_id, f.attempt_id, f.fence, p_offer_ids[f.position], p_session.worker_id,
+      p_digests[f.position], p_session.self_fencing, p_session.grace_ms, p_now_ms,
+      p_now_ms + p_lease_ms
     from (
       select
         a.run_id,
         a.attempt_id,
         row_number() over (order by a.offer_at_ms, a.attempt_id) as position,
-        1 + coalesce(
-          (select l.fence from ql.attempt_lease as l where l.attempt_id = a.attempt_id), 0
-        ) as fence
+        1 + coalesce(l.fence, 0) as fence
       from ql.task_attempt as a
+      left join lateral (
+        select
+          l.status,
+          l.fence
+        from ql.attempt_lease as l
+        where l.attempt_id = a.attempt_id
+        offset 0
+      ) as l on true
       where a.attempt_id = any(p_held)
         and a.status = 'claimed'
-        and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
-          is distinct from 'leased'
+        and l.status is distinct from 'leased'
         and (
           select case when r.cancel_requested_at_ms is null then r.status end
           from ql.run as r
@@ -5388,8 +5493,7 @@ begin
           where s.run_id = a.run_id and s.step_key = a.step_key
         ) = a.epoch
     ) as f
-    join unnest(p_offer_ids, p_digests)
-      with ordinality as o (offer_id, token_digest, position) on o.position = f.position
+    where f.position <= cardinality(p_offer_ids)
     order by f.attempt_id
     on conflict do nothing  -- another worker has made an offer of this id meanwhile
     returning m.offer_id
@@ -5438,6 +5542,7 @@ declare
   v_offers jsonb := ql.command_list(p_offers);
   v_offer_ids text[];
   v_digests text[];
+  v_picked record;
   v_made text[];
   v_effects ql.effect[];
 begin
@@ -5456,9 +5561,10 @@ begin
   );
 
   if cardinality(v_offer_ids) > 0 then
+    v_picked := ql.pick_attempts(p_queue, p_run_id, cardinality(v_offer_ids));
     v_made := ql.make_offers(
       v_session,
-      ql.lock_attempts(ql.pick_attempts(p_queue, p_run_id, cardinality(v_offer_ids))),
+      ql.lock_attempts(v_picked.attempt_ids, v_picked.run_ids),
       v_offer_ids,
       v_digests,
       ql.now_ms(),
@@ -5485,21 +5591,32 @@ begin
     l.expires_at_ms, p_lease_ms, t.timeout_ms, t.package_key, p.base_dir, t.spec, t.task_key,
     s.attempt_count + case s.status when 'ready' then 1 else 0 end
   from jsonb_array_elements(v_offers) with ordinality as o (value, position)
-  join ql.attempt_offer as m on m.offer_id = o.value ->> 'offer_id'
-  join ql.attempt_lease as l on l.attempt_id = m.attempt_id
+  -- each by itself: a plan that joins them may walk through all leases there ever were
+  cross join lateral (
+    select m.attempt_id
+    from ql.attempt_offer as m
+    where m.offer_id = o.value ->> 'offer_id'
+    offset 0
+  ) as m
+  cross join lateral (
+    select l.*
+    from ql.attempt_lease as l
+    where l.attempt_id = m.attempt_id
+    offset 0
+  ) as l
   join ql.task_attempt as a on a.attempt_id = m.attempt_id
   join ql.step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
   join ql.task_revision as t on t.task_id = a.task_id
   join ql.package as p on p.package_key = t.package_key
   where l.status = 'leased'
-    and l.offer_id = m.offer_id
+    and l.offer_id = o.value ->> 'offer_id'
     and l.worker_id = p_worker_id
     and l.token_digest = o.value ->> 'token_digest'
   order by o.position;
 end;
 $$;
 
--- from sql/postgres/dispatch_start.sql sha256 e99c8ddd0dec394dc025878c1d8020c771d0c50a089cc553ab56072f898f3c36
+-- from sql/postgres/dispatch_start.sql sha256 1cc506edf02aa3ce93cf435a1a6f8cacd6c9501f0ea8f5d704df0670a8f48234
 -- DISPATCH, START — what the holder of a lease does with it: read the input, cross the start
 -- barrier, say that the execution runs, renew (DOMAIN §3.5, DESIGN §5, §6).
 
@@ -5574,32 +5691,35 @@ set lock_timeout = '100ms'
 as $$
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'starting');
-  v_held text[];
   v_new text[];
   v_started text[];
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_held := ql.lock_commands(v_commands);
-  v_new := ql.accept_reports(v_commands, v_held, 'starting', ql.now_ms());
+  v_commands := ql.lock_commands(v_commands);
+  v_new := ql.accept_reports(v_commands, 'starting', ql.now_ms());
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  from unnest(ql.runs_of(v_commands)) as i (run_id)
   cross join lateral (
     select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
   ) as e
   where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'dispatch');
 
-  v_started := ql.known_reports(v_commands, v_held, 'starting');
-  v_started := array(
-    select a.attempt_id
-    from ql.task_attempt as a
-    where a.attempt_id = any(v_started)
-      and a.starting_at_ms is not null
-      and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id) = 'leased'
-  );
+  -- what is new crossed the barrier by its effect; what is not is looked up
+  v_started := array(select e.entity_id from unnest(v_effects) as e where e.to_status = 'starting')
+    || array(
+      select a.attempt_id
+      from unnest(ql.known_reports(v_commands, v_new, 'starting')) as k (attempt_id)
+      join ql.task_attempt as a on a.attempt_id = k.attempt_id
+      where a.starting_at_ms is not null
+        and (
+          select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id
+        ) = 'leased'
+    );
+  v_commands := ql.refuse_others(v_commands, v_started, 'QL410');
   return query
   select
     w.attempt_id,
@@ -5607,7 +5727,7 @@ begin
     w.code,
     a.deadline_at_ms,
     l.expires_at_ms
-  from ql.answers(v_commands, v_held, v_started)
+  from ql.answers(v_commands)
     with ordinality as w (attempt_id, outcome, code, position)
   left join ql.task_attempt as a on a.attempt_id = w.attempt_id and w.outcome = 'applied'
   left join ql.attempt_lease as l on l.attempt_id = w.attempt_id and w.outcome = 'applied'
@@ -5636,17 +5756,16 @@ set lock_timeout = '100ms'
 as $$
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'running');
-  v_held text[];
   v_new text[];
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_held := ql.lock_commands(v_commands);
-  v_new := ql.accept_reports(v_commands, v_held, 'running', ql.now_ms());
+  v_commands := ql.lock_commands(v_commands);
+  v_new := ql.accept_reports(v_commands, 'running', ql.now_ms());
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  from unnest(ql.runs_of(v_commands)) as i (run_id)
   cross join lateral (
     select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
   ) as e
@@ -5658,7 +5777,11 @@ begin
     w.attempt_id,
     w.outcome,
     w.code
-  from ql.answers(v_commands, v_held, ql.known_reports(v_commands, v_held, 'running')) as w;
+  from ql.answers(
+    ql.refuse_others(
+      v_commands, v_new || ql.known_reports(v_commands, v_new, 'running'), 'QL410'
+    )
+  ) as w;
 end;
 $$;
 
@@ -5687,37 +5810,39 @@ as $$
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'renewal');
   v_now bigint;
-  v_held text[];
-  v_live text[];
 begin
   perform ql.assert_read_committed();
   perform ql.check_offers('[]', p_lease_ms);
-  v_held := array(
+  v_commands := ql.refuse_others(v_commands, array(
     select c.attempt_id
     from unnest(v_commands) as c
     where c.code is null and pg_try_advisory_xact_lock(ql.attempt_key(c.attempt_id))
-  );
+  ), 'contended');
   perform
   from ql.attempt_lease as l
-  where l.attempt_id = any(v_held)
+  where l.attempt_id = any(array(
+      select c.attempt_id from unnest(v_commands) as c where c.code is null
+    ))
   order by l.attempt_id
   for no key update;
   v_now := ql.now_ms();
 
-  v_live := array(
+  v_commands := ql.refuse_others(v_commands, array(
     select c.attempt_id
     from unnest(v_commands) as c
     join ql.attempt_lease as l on l.attempt_id = c.attempt_id
-    where c.attempt_id = any(v_held)
+    where c.code is null
       and l.status = 'leased'
       and l.fence = c.fence
       and l.token_digest = c.token_digest
       and l.expires_at_ms > v_now
-  );
+  ), 'QL410');
   update ql.attempt_lease as l
   set expires_at_ms = v_now + p_lease_ms
   from ql.task_attempt as a
-  where l.attempt_id = any(v_live)
+  where l.attempt_id = any(array(
+      select c.attempt_id from unnest(v_commands) as c where c.code is null
+    ))
     and l.expires_at_ms < v_now + p_lease_ms
     and a.attempt_id = l.attempt_id
     and coalesce(a.deadline_at_ms + l.grace_ms > v_now, true);
@@ -5732,7 +5857,7 @@ begin
       (select r.cancel_reason from ql.run as r where r.run_id = l.run_id),
       case when a.deadline_at_ms + l.grace_ms <= v_now then 'deadline' end
     )
-  from ql.answers(v_commands, v_held, v_live)
+  from ql.answers(v_commands)
     with ordinality as w (attempt_id, outcome, code, position)
   left join ql.attempt_lease as l on l.attempt_id = w.attempt_id and w.outcome = 'applied'
   left join ql.task_attempt as a on a.attempt_id = l.attempt_id
@@ -5740,7 +5865,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/completion.sql sha256 0cbc1c0267ca65e4798e2bd9af079636e720012c4a0a9e4c0a6c61f2f1b984dc
+-- from sql/postgres/completion.sql sha256 bc779788a9bab98e6ce3e6a90255ed6b19cb29c7a236d06060d28bf5604d1705
 -- COMPLETION — how executions ended, as workers say it (DOMAIN §3.5, DESIGN §9).
 -- The lease row is the authority: a report may come after its expiry while the fence stands.
 
@@ -5749,12 +5874,7 @@ $$;
 -- LOCKS    none (the caller holds 1 and 2)
 -- READS    attempt_offer (a stranger's report is not kept), refused_report
 -- WRITES   refused_report (at most 8 an attempt, each content once)
-create or replace function ql.keep_refused (
-  p_commands ql.command[],
-  p_held text[],
-  p_known text[],
-  p_now_ms bigint
-)
+create or replace function ql.keep_refused (p_commands ql.command[], p_now_ms bigint)
 returns void
 language plpgsql
 volatile
@@ -5778,9 +5898,7 @@ begin
     from ql.refused_report as k
     where k.run_id = c.run_id and k.attempt_id = c.attempt_id
   ) as f
-  where c.code is null
-    and c.attempt_id = any(p_held)
-    and not c.attempt_id = any(p_known)
+  where c.code = 'QL410'
     and o.token_digest = c.token_digest
     and f.refused < 8
     and f.known = 0;
@@ -5810,27 +5928,27 @@ as $$
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'ended');
   v_now bigint;
-  v_held text[];
   v_new text[];
-  v_known text[];
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_held := ql.lock_commands(v_commands);
+  v_commands := ql.lock_commands(v_commands);
   v_now := ql.now_ms();
-  v_new := ql.accept_reports(v_commands, v_held, 'ended', v_now);
+  v_new := ql.accept_reports(v_commands, 'ended', v_now);
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  from unnest(ql.runs_of(v_commands)) as i (run_id)
   cross join lateral (
     select * from ql.completion_effect as v where v.run_id = i.run_id offset 0
   ) as e
   where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'completion');
 
-  v_known := ql.known_reports(v_commands, v_held, 'ended');
-  perform ql.keep_refused(v_commands, v_held, v_known, v_now);
+  v_commands := ql.refuse_others(
+    v_commands, v_new || ql.known_reports(v_commands, v_new, 'ended'), 'QL410'
+  );
+  perform ql.keep_refused(v_commands, v_now);
   return query
   select
     w.attempt_id,
@@ -5841,7 +5959,7 @@ begin
       from ql.task_attempt as a
       where a.attempt_id = w.attempt_id and w.outcome = 'applied'
     )
-  from ql.answers(v_commands, v_held, v_known) as w;
+  from ql.answers(v_commands) as w;
 end;
 $$;
 
@@ -5868,11 +5986,9 @@ as $$
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'attested');
   v_now bigint;
-  v_held text[];
-  v_known text[];
 begin
   perform ql.assert_read_committed();
-  v_held := ql.lock_commands(v_commands);
+  v_commands := ql.lock_commands(v_commands);
   v_now := ql.now_ms();
 
   insert into ql.attestation (
@@ -5881,24 +5997,26 @@ begin
   select c.run_id, c.attempt_id, 'attested', null, c.reason, l.worker_id, v_now
   from unnest(v_commands) as c
   join ql.attempt_lease as l on l.attempt_id = c.attempt_id
-  where c.attempt_id = any(v_held)
+  where c.code is null
     and l.status = 'leased'
     and l.fence = c.fence
     and l.token_digest = c.token_digest
   on conflict do nothing;
-  perform ql.apply_attested(v_held);
+  perform ql.apply_attested(
+    array(select c.attempt_id from unnest(v_commands) as c where c.code is null)
+  );
 
-  v_known := array(
+  v_commands := ql.refuse_others(v_commands, array(
     select c.attempt_id
     from unnest(v_commands) as c
     join ql.attestation as n on n.run_id = c.run_id and n.attempt_id = c.attempt_id
     join ql.attempt_offer as o
       on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
-    where c.attempt_id = any(v_held)
+    where c.code is null
       and o.token_digest = c.token_digest
       and n.evidence = 'attested'
       and n.reason = c.reason
-  );
+  ), 'QL410');
   return query
   select
     w.attempt_id,
@@ -5909,11 +6027,11 @@ begin
       from ql.task_attempt as a
       where a.attempt_id = w.attempt_id and w.outcome = 'applied'
     )
-  from ql.answers(v_commands, v_held, v_known) as w;
+  from ql.answers(v_commands) as w;
 end;
 $$;
 
--- from sql/postgres/recovery.sql sha256 632eeffcac47ef7129cc1dd1ea958655b3d56e1603257c0af9026d37505d13b3
+-- from sql/postgres/recovery.sql sha256 37532024b45ece73f2af9aaa7522c6f0e69df214c1e5e1ec46f46909746c778c
 -- RECOVERY — back-offs that are over, and work whose worker is silent (DESIGN §5, §9).
 -- A lease that expires proves nothing by itself: evidence becomes an attestation, and that decides.
 
@@ -6038,6 +6156,7 @@ set enable_mergejoin = off
 set lock_timeout = '1s'
 as $$
 declare
+  v_run_id text;
   v_outcome text := 'contended';
 begin
   perform ql.assert_read_committed();
@@ -6047,11 +6166,13 @@ begin
   then
     raise exception 'a declaration has a reason, an actor, and is followed by retry, fail or null'
       using errcode = 'QL400';
-  elsif not exists (select from ql.task_attempt as a where a.attempt_id = p_attempt_id) then
+  end if;
+  v_run_id := (select a.run_id from ql.task_attempt as a where a.attempt_id = p_attempt_id);
+  if v_run_id is null then
     raise exception 'no attempt %', p_attempt_id using errcode = 'QL404';
   end if;
 
-  if cardinality(ql.lock_attempts(array[p_attempt_id])) = 1 then
+  if cardinality(ql.lock_attempts(array[p_attempt_id], array[v_run_id])) = 1 then
     insert into ql.attestation (
       run_id, attempt_id, evidence, follow, reason, actor, attested_at_ms
     )
@@ -6618,7 +6739,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/retention.sql sha256 4791919b0acb4e0b15caa554129715ab91eb84e4da406d10d41e1e171682e5e1
+-- from sql/postgres/retention.sql sha256 70a4b531fff7102d663ec0ea5615d23d48525675e49c2551be8c881d22ff496e
 -- RETENTION — runs that ended long ago go, with everything that belongs to them. ql_retention owns
 -- the step and is the only role that may delete history (grant.sql).
 
@@ -6642,7 +6763,6 @@ set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set enable_sort = off  -- a sort below the limit would lock every run that is due
-set enable_bitmapscan = off
 set lock_timeout = '1s'
 as $$
 declare
@@ -6666,11 +6786,19 @@ begin
     for update skip locked
   );
   v_run_ids := array(
-    select d.run_id
-    from ql.retention_due as d
-    where d.run_id = any(v_held) and d.finished_at_ms < p_before_ms
-    order by d.finished_at_ms, d.run_id
+    select u.run_id
+    from unnest(v_held) with ordinality as u (run_id, place)
+    cross join lateral (
+      select 1
+      from ql.retention_due as d
+      where d.run_id = u.run_id and d.finished_at_ms < p_before_ms
+      offset 0
+    ) as due
+    order by u.place
   );
+  if cardinality(v_run_ids) = 0 then
+    return;  -- a plan for no run at all may walk through an index
+  end if;
 
   delete from ql.run_event as e where e.run_id = any(v_run_ids);
   delete from ql.refused_report as f where f.run_id = any(v_run_ids);

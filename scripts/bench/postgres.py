@@ -27,6 +27,15 @@ _ROWS = """
   from pg_stat_user_tables
   where n_tup_ins + n_tup_upd + n_tup_del > 0
 """
+_READS = """
+  select
+    sum(t.seq_scan + coalesce(t.idx_scan, 0))::bigint as scans,
+    sum(t.seq_tup_read + coalesce(t.idx_tup_fetch, 0))::bigint as tuples,
+    sum(b.heap_blks_hit + b.heap_blks_read + coalesce(b.idx_blks_hit + b.idx_blks_read, 0))::bigint
+      as buffers
+  from pg_stat_user_tables as t
+  join pg_statio_user_tables as b on b.relid = t.relid
+"""
 _BACKENDS = """
   select pid from pg_stat_activity
   where datname = current_database() and backend_type = 'client backend'
@@ -69,7 +78,7 @@ def measure(running: Server, *, graphs: int, batch: int, connections: int) -> di
         with psycopg.connect(url, autocommit=True) as watch:
             with contextlib.closing(PostgresStore(url)) as store:
                 load.prepare(store, graphs)
-            rows_before = _rows(watch)
+            rows_before, reads_before = _rows(watch), _reads(watch)
             stores = [PostgresStore(url) for _ in range(connections)]
             try:
                 for store in stores:
@@ -85,7 +94,7 @@ def measure(running: Server, *, graphs: int, batch: int, connections: int) -> di
             finally:
                 for store in stores:
                     store.close()
-            rows = _rows(watch)
+            rows, reads = _rows(watch), _reads(watch)
     finally:
         engines.drop_postgres(running, url)
     steps = graphs * load.STEPS
@@ -98,6 +107,7 @@ def measure(running: Server, *, graphs: int, batch: int, connections: int) -> di
         "steps_per_s": steps / taken["wall_s"],
         "rows_per_step": sum(written.values()) / steps,
         "rows": {name: count / steps for name, count in sorted(written.items()) if count},
+        "reads": {name: (count - reads_before[name]) / steps for name, count in reads.items()},
         "bytes_per_step": taken["wal"] / steps,
         "commits_per_step": sum(one.calls() for one in clocked) / steps,
         "database_ms_per_step": taken["server_s"] / steps * 1000,
@@ -172,6 +182,12 @@ def _rows(watch: psycopg.Connection[Any]) -> dict[str, int]:
     while watch.execute(_BACKENDS).fetchall():
         time.sleep(0.02)
     return dict(watch.execute(_ROWS).fetchall())
+
+
+def _reads(watch: psycopg.Connection[Any]) -> dict[str, int]:
+    """Looks into tables and indices, the rows that they gave, and the buffers touched, so far."""
+    told = watch.execute(_READS).fetchall()[0]
+    return dict(zip(("scans", "tuples", "buffers"), told, strict=True))
 
 
 def server_seconds(watch: psycopg.Connection[Any]) -> float:

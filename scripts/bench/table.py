@@ -6,8 +6,8 @@ from typing import Any
 Result = dict[str, Any]
 
 HEADS = (
-    "engine", "how", "batch", "steps/s", "bound", "ratio", "rows/step", "KB/step", "commits/step",
-    "server ms/step", "Python ms/step",
+    "engine", "how", "batch", "steps/s", "bound", "ratio", "rows/step", "buffers/step", "KB/step",
+    "commits/step", "server ms/step", "Python ms/step",
 )  # fmt: skip
 
 
@@ -40,6 +40,7 @@ def _cells(one: Result) -> tuple[str, ...]:
         f"{bound:,.0f}" if bound else "-",
         f"{one['steps_per_s'] / bound:.2f}" if bound else "-",
         f"{one['rows_per_step']:.1f}",
+        f"{one['reads']['buffers']:.0f}" if "reads" in one else "-",
         f"{one['bytes_per_step'] / 1000:.1f}",
         f"{one['commits_per_step']:.2f}",
         f"{server:.2f}" if server is not None else "in Python",

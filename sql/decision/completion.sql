@@ -14,7 +14,17 @@ select
   x.step_version,
   x.claim_return_count,
   x.attempt_end,
-  x.code,
+  case x.attempt_end
+    when 'lost' then 'not_started'
+    when 'timed_out' then 'execution_timed_out'
+    when 'cancelled' then 'execution_cancelled'
+    when 'failed' then case x.how
+      when 'bad_output' then 'bad_output'
+      when 'start_failed' then 'executor_start_failed'
+      when 'stop' then 'execution_stopped'
+      else 'execution_failed'
+    end
+  end as code,
   case
     when x.cancel_reason is null
       and x.started_count < x.retry_attempts
@@ -41,34 +51,31 @@ from (
     v.delay_ms,
     v.cancel_reason,
     p.reported_at_ms,
-    case
-      when p.how = 'not_started' then 'lost'
-      when v.cancel_reason = 'timeout' then 'timed_out'
-      when v.cancel_reason is not null then 'cancelled'
-      when p.how = 'deadline' or v.deadline_at_ms <= p.reported_at_ms then 'timed_out'
-      when p.how = 'exit' and p.exit_code = 0 then 'succeeded'
-      else 'failed'
-    end as attempt_end,
-    case
-      when p.how = 'not_started' then 'not_started'
-      when v.cancel_reason = 'timeout' then 'execution_timed_out'
-      when v.cancel_reason is not null then 'execution_cancelled'
-      when p.how = 'deadline' or v.deadline_at_ms <= p.reported_at_ms then 'execution_timed_out'
-      when p.how = 'exit' and p.exit_code = 0 then null
-      when p.how = 'bad_output' then 'bad_output'
-      when p.how = 'start_failed' then 'executor_start_failed'
-      when p.how = 'stop' then 'execution_stopped'
-      else 'execution_failed'
-    end as code,
+    p.how,
+    (
+      select
+        case
+          when p.how = 'not_started' then 'lost'
+          when r.cancel_reason = 'timeout' then 'timed_out'
+          when r.cancel_reason is not null then 'cancelled'
+          when p.how = 'deadline' or v.deadline_at_ms <= p.reported_at_ms then 'timed_out'
+          when p.how = 'exit' and p.exit_code = 0 then 'succeeded'
+          else 'failed'
+        end
+      from run as r
+      where r.run_id = v.run_id
+    ) as attempt_end,
     -- a fence: what is above is decided once, not wherever it is used
     row_number() over (partition by v.run_id order by v.attempt_id) as position
   from live_attempt as v
   join attempt_report as p
     on p.run_id = v.run_id
     and p.attempt_id = v.attempt_id
-    and p.fence = v.fence
     and p.kind = 'ended'
-  where v.lease_status = 'leased'
+  where p.fence = (
+      select l.fence from attempt_lease as l
+      where l.attempt_id = v.attempt_id and l.status = 'leased'
+    )
     and (v.status in ('starting', 'running') or p.how = 'not_started')
     and (v.status <> 'running' or p.how <> 'not_started')
 ) as x;

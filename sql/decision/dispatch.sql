@@ -6,7 +6,7 @@
 create view dispatch_effect as
 select
   e.run_id,
-  row_number() over (partition by e.run_id order by e.attempt_id, e.part) as ordinal,
+  e.ordinal,
   e.entity,
   e.entity_id,
   e.from_status,
@@ -18,84 +18,99 @@ select
   e.input_id
 from (
   select
-    v.run_id,
-    v.attempt_id,
-    1 as part,
-    'lease' as entity,
-    v.attempt_id as entity_id,
-    v.lease_status as from_status,
-    'leased' as to_status,
-    coalesce(v.lease_version, 0) as expected_version,
-    cast(null as text) as result_code,
-    'workflow.task_dispatch_leased' as event_type,
-    o.offer_id as input_id
-  from live_attempt as v
-  join attempt_offer as o
-    on o.run_id = v.run_id
-    and o.attempt_id = v.attempt_id
-    and o.fence = coalesce(v.fence, 0) + 1
-  where v.status = 'claimed'
-    and (v.lease_status is null or v.lease_status = 'released')
-    and v.step_status = 'ready'
-    and v.step_version = v.epoch
-    and v.cancel_reason is null
-  union all
-  select
-    v.run_id,
-    v.attempt_id,
-    1 as part,
-    case when v.cancel_reason is null then 'attempt' else 'lease' end as entity,
-    v.attempt_id as entity_id,
-    case when v.cancel_reason is null then 'claimed' else 'leased' end as from_status,
-    case when v.cancel_reason is null then 'starting' else 'released' end as to_status,
-    case when v.cancel_reason is null then v.version else v.lease_version end as expected_version,
-    case when v.cancel_reason is not null then 'start_refused' end as result_code,
+    w.run_id,
+    row_number() over (partition by w.run_id order by w.attempt_id, b.part) as ordinal,
+    b.entity,
+    case b.entity when 'step' then w.step_key else w.attempt_id end as entity_id,
+    case b.entity when 'lease' then w.lease_status else b.from_status end as from_status,
+    w.turn as to_status,
     case
-      when v.cancel_reason is null then 'workflow.task_attempt.starting'
-      else 'workflow.task_dispatch_released'
-    end as event_type,
-    v.attempt_id as input_id
-  from live_attempt as v
-  join attempt_report as p
-    on p.run_id = v.run_id
-    and p.attempt_id = v.attempt_id
-    and p.fence = v.fence
-    and p.kind = 'starting'
-  where v.status = 'claimed'
-    and v.lease_status = 'leased'
-    and (
-      v.cancel_reason is not null or (v.step_status = 'ready' and v.step_version = v.epoch)
+      when b.entity = 'attempt' then w.version
+      when b.entity = 'step' then w.step_version
+      when w.lease_status is null then 0
+      else (select l.version from attempt_lease as l where l.attempt_id = w.attempt_id)
+    end as expected_version,
+    case w.turn when 'released' then 'start_refused' end as result_code,
+    b.event_type,
+    case w.turn
+      when 'leased' then (
+        select o.offer_id
+        from attempt_offer as o
+        where o.run_id = w.run_id and o.attempt_id = w.attempt_id and o.fence = w.fence
+      )
+      else (
+        select p.attempt_id
+        from attempt_report as p
+        where p.run_id = w.run_id
+          and p.attempt_id = w.attempt_id
+          and p.fence = w.fence
+          and p.kind = case w.turn when 'running' then 'running' else 'starting' end
+      )
+    end as input_id
+  from (
+    select
+      f.run_id,
+      f.attempt_id,
+      f.step_key,
+      f.version,
+      f.step_version,
+      f.lease_status,
+      f.epoch_stands,
+      case
+        when f.lease_status is null or f.lease_status = 'released'
+          then case when f.status = 'claimed' and f.cancel_reason is null then 'leased' end
+        when f.lease_status <> 'leased' then null
+        when f.status = 'starting' then 'running'
+        when f.status <> 'claimed' then null
+        when f.cancel_reason is null then 'starting'
+        else 'released'
+      end as turn,
+      case f.lease_status when 'leased' then f.fence else coalesce(f.fence, 0) + 1 end as fence
+    from (
+      select
+        v.run_id,
+        v.attempt_id,
+        v.step_key,
+        v.status,
+        v.version,
+        v.step_version,
+        v.lease_status,
+        v.fence,
+        v.cancel_reason,
+        case when v.step_status = 'ready' and v.step_version = v.epoch then 1 else 0 end
+          as epoch_stands,
+        -- a fence: what is above is looked up once, not wherever it is used
+        row_number() over (partition by v.run_id order by v.attempt_id) as position
+      from live_attempt as v
+    ) as f
+  ) as w
+  join (
+    select
+      'leased' as turn,
+      1 as part,
+      'lease' as entity,
+      cast(null as text) as from_status,
+      'workflow.task_dispatch_leased' as event_type
+    union all
+    select 'released', 1, 'lease', null, 'workflow.task_dispatch_released'
+    union all
+    select 'starting', 1, 'attempt', 'claimed', 'workflow.task_attempt.starting'
+    union all
+    select 'running', 1, 'attempt', 'starting', 'workflow.task_attempt.running'
+    union all
+    select 'running', 2, 'step', 'ready', 'step.running'
+  ) as b on b.turn = w.turn
+  where (w.epoch_stands = 1 or w.turn = 'released')
+    and not (
+      w.turn = 'running'
+      and exists (
+        select 1
+        from attempt_report as q
+        where q.run_id = w.run_id
+          and q.attempt_id = w.attempt_id
+          and q.fence = w.fence
+          and q.kind = 'ended'
+      )
     )
-  union all
-  select
-    v.run_id,
-    v.attempt_id,
-    b.part,
-    case b.part when 1 then 'attempt' else 'step' end as entity,
-    case b.part when 1 then v.attempt_id else v.step_key end as entity_id,
-    case b.part when 1 then 'starting' else 'ready' end as from_status,
-    'running' as to_status,
-    case b.part when 1 then v.version else v.step_version end as expected_version,
-    cast(null as text) as result_code,
-    case b.part when 1 then 'workflow.task_attempt.running' else 'step.running' end as event_type,
-    v.attempt_id as input_id
-  from live_attempt as v
-  join attempt_report as p
-    on p.run_id = v.run_id
-    and p.attempt_id = v.attempt_id
-    and p.fence = v.fence
-    and p.kind = 'running'
-  cross join (select 1 as part union all select 2 as part) as b
-  where v.status = 'starting'
-    and v.lease_status = 'leased'
-    and v.step_status = 'ready'
-    and v.step_version = v.epoch
-    and not exists (
-      select 1
-      from attempt_report as q
-      where q.run_id = v.run_id
-        and q.attempt_id = v.attempt_id
-        and q.fence = v.fence
-        and q.kind = 'ended'
-    )
-) as e;
+) as e
+where e.input_id is not null;

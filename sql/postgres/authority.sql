@@ -14,7 +14,7 @@ create type ql.command as (
   output text,
   error text,
   reason text,
-  code text  -- QL400 or QL404 when it goes no further
+  code text  -- QL400, QL404, contended or QL410 when it goes no further; null so far
 );
 
 -- HELPER   is_object — whether a text is a JSON object
@@ -169,62 +169,98 @@ begin
 end;
 $$;
 
--- HELPER   lock_attempts — authority over attempts and their runs, for a batch
+-- HELPER   lock_attempts — authority over attempts and their runs, for a batch; p_run_ids names the
+--          run of each
 -- LOCKS    1 attempt advisory (by attempt_id, try) · 2 run (by run_id, as in lock_runs); 3, 4 and 5
 --          are taken by the updates of ql.apply_effects, since no one writes them without 1 and 2
 -- RETURNS  the attempts that are covered by both; all others are contended
-create or replace function ql.lock_attempts (p_attempt_ids text[])
+create or replace function ql.lock_attempts (p_attempt_ids text[], p_run_ids text[])
 returns text[]
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_mine text[];
-  v_run_ids text[];
+  v_mine boolean[];
+  v_held text[];
 begin
   v_mine := array(
-    select i.attempt_id
-    from unnest(p_attempt_ids) as i (attempt_id)
-    where pg_try_advisory_xact_lock(ql.attempt_key(i.attempt_id))
+    select pg_try_advisory_xact_lock(ql.attempt_key(i.attempt_id))
+    from unnest(p_attempt_ids) with ordinality as i (attempt_id, position)
+    order by i.position
   );
-  v_run_ids := ql.lock_runs(array(
-    select distinct a.run_id from ql.task_attempt as a where a.attempt_id = any(v_mine)
+  v_held := ql.lock_runs(array(
+    select distinct i.run_id from unnest(p_run_ids, v_mine) as i (run_id, mine) where i.mine
   ));
   return array(
-    select a.attempt_id
-    from ql.task_attempt as a
-    where a.attempt_id = any(v_mine) and a.run_id = any(v_run_ids)
+    select i.attempt_id
+    from unnest(p_attempt_ids, p_run_ids, v_mine) as i (attempt_id, run_id, mine)
+    where i.mine and i.run_id = any(v_held)
   );
 end;
 $$;
 
--- HELPER   lock_commands — lock_attempts for the commands that go further
+-- HELPER   refuse_others — the commands that went this far and are not among those get a code
+create or replace function ql.refuse_others (
+  p_commands ql.command[],
+  p_attempt_ids text[],
+  p_code text
+)
+returns ql.command[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if cardinality(p_attempt_ids)
+    = (select count(*) from unnest(p_commands) as c where c.code is null)
+  then
+    return p_commands;  -- as nearly always
+  end if;
+  return array(
+    select
+      row(
+        c.position, c.attempt_id, c.run_id, c.fence, c.token_digest, c.identity, c.how,
+        c.exit_code, c.output, c.error, c.reason,
+        coalesce(c.code, case when not c.attempt_id = any(p_attempt_ids) then p_code end)
+      )::ql.command
+    from unnest(p_commands) as c
+    order by c.attempt_id collate "C", c.position
+  );
+end;
+$$;
+
+-- HELPER   lock_commands — lock_attempts for the commands that go further; the others are contended
 -- LOCKS    1 · 2, as in lock_attempts
 create or replace function ql.lock_commands (p_commands ql.command[])
-returns text[]
+returns ql.command[]
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_attempt_ids text[];
+  v_run_ids text[];
 begin
-  return ql.lock_attempts(array(
-    select c.attempt_id from unnest(p_commands) as c where c.code is null order by c.position
-  ));
+  select
+    coalesce(array_agg(c.attempt_id), '{}'),
+    coalesce(array_agg(c.run_id), '{}')
+  into v_attempt_ids, v_run_ids
+  from unnest(p_commands) as c  -- sorted by attempt
+  where c.code is null;
+  return ql.refuse_others(p_commands, ql.lock_attempts(v_attempt_ids, v_run_ids), 'contended');
 end;
 $$;
 
--- HELPER   runs_of — the runs of some attempts of a batch
-create or replace function ql.runs_of (p_commands ql.command[], p_attempt_ids text[])
+-- HELPER   runs_of — the runs of the commands that go further
+create or replace function ql.runs_of (p_commands ql.command[])
 returns text[]
 language plpgsql  -- not sql, which would be planned anew at every call
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  return array(
-    select distinct c.run_id from unnest(p_commands) as c where c.attempt_id = any(p_attempt_ids)
-  );
+  return array(select distinct c.run_id from unnest(p_commands) as c where c.code is null);
 end;
 $$;
 
@@ -235,7 +271,6 @@ $$;
 -- RETURNS  the attempts whose report is new
 create or replace function ql.accept_reports (
   p_commands ql.command[],
-  p_held text[],
   p_kind text,
   p_now_ms bigint
 )
@@ -258,7 +293,6 @@ begin
     join ql.attempt_lease as l on l.attempt_id = c.attempt_id
     join ql.task_attempt as a on a.attempt_id = c.attempt_id
     where c.code is null
-      and c.attempt_id = any(p_held)
       and l.status = 'leased'
       and l.fence = c.fence
       and l.token_digest = c.token_digest
@@ -278,12 +312,12 @@ begin
 end;
 $$;
 
--- HELPER   known_reports — the attempts whose report of a kind says what the command says, made by
---          the holder of that fence: new ones and replays alike
+-- HELPER   known_reports — the attempts, apart from new ones, whose report of a kind says what the
+--          command says, made by the holder of that fence: replays
 -- READS    attempt_report, attempt_offer
 create or replace function ql.known_reports (
   p_commands ql.command[],
-  p_held text[],
+  p_new text[],
   p_kind text
 )
 returns text[]
@@ -292,6 +326,11 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+  if cardinality(p_new)
+    = (select count(*) from unnest(p_commands) as c where c.code is null)
+  then
+    return array[]::text[];  -- as nearly always
+  end if;
   return array(
     select c.attempt_id
     from unnest(p_commands) as c
@@ -303,7 +342,7 @@ begin
     join ql.attempt_offer as o
       on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
     where c.code is null
-      and c.attempt_id = any(p_held)
+      and not c.attempt_id = any(p_new)
       and o.token_digest = c.token_digest
       and p.how is not distinct from c.how
       and p.exit_code is not distinct from c.exit_code
@@ -314,7 +353,7 @@ end;
 $$;
 
 -- HELPER   answers — what each command is told, in the order in which the batch came
-create or replace function ql.answers (p_commands ql.command[], p_held text[], p_known text[])
+create or replace function ql.answers (p_commands ql.command[])
 returns table (attempt_id text, outcome text, code text)
 language plpgsql
 immutable
@@ -325,15 +364,11 @@ begin
   select
     c.attempt_id,
     case
-      when c.code is not null then 'blocked'
-      when not c.attempt_id = any(p_held) then 'contended'
-      when c.attempt_id = any(p_known) then 'applied'
+      when c.code is null then 'applied'
+      when c.code = 'contended' then 'contended'
       else 'blocked'
     end,
-    case
-      when c.code is not null then c.code
-      when c.attempt_id = any(p_held) and not c.attempt_id = any(p_known) then 'QL410'
-    end
+    nullif(c.code, 'contended')
   from unnest(p_commands) as c
   order by c.position;
 end;

@@ -6,12 +6,7 @@
 -- LOCKS    none (the caller holds 1 and 2)
 -- READS    attempt_offer (a stranger's report is not kept), refused_report
 -- WRITES   refused_report (at most 8 an attempt, each content once)
-create or replace function ql.keep_refused (
-  p_commands ql.command[],
-  p_held text[],
-  p_known text[],
-  p_now_ms bigint
-)
+create or replace function ql.keep_refused (p_commands ql.command[], p_now_ms bigint)
 returns void
 language plpgsql
 volatile
@@ -35,9 +30,7 @@ begin
     from ql.refused_report as k
     where k.run_id = c.run_id and k.attempt_id = c.attempt_id
   ) as f
-  where c.code is null
-    and c.attempt_id = any(p_held)
-    and not c.attempt_id = any(p_known)
+  where c.code = 'QL410'
     and o.token_digest = c.token_digest
     and f.refused < 8
     and f.known = 0;
@@ -67,27 +60,27 @@ as $$
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'ended');
   v_now bigint;
-  v_held text[];
   v_new text[];
-  v_known text[];
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_held := ql.lock_commands(v_commands);
+  v_commands := ql.lock_commands(v_commands);
   v_now := ql.now_ms();
-  v_new := ql.accept_reports(v_commands, v_held, 'ended', v_now);
+  v_new := ql.accept_reports(v_commands, 'ended', v_now);
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  from unnest(ql.runs_of(v_commands)) as i (run_id)
   cross join lateral (
     select * from ql.completion_effect as v where v.run_id = i.run_id offset 0
   ) as e
   where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'completion');
 
-  v_known := ql.known_reports(v_commands, v_held, 'ended');
-  perform ql.keep_refused(v_commands, v_held, v_known, v_now);
+  v_commands := ql.refuse_others(
+    v_commands, v_new || ql.known_reports(v_commands, v_new, 'ended'), 'QL410'
+  );
+  perform ql.keep_refused(v_commands, v_now);
   return query
   select
     w.attempt_id,
@@ -98,7 +91,7 @@ begin
       from ql.task_attempt as a
       where a.attempt_id = w.attempt_id and w.outcome = 'applied'
     )
-  from ql.answers(v_commands, v_held, v_known) as w;
+  from ql.answers(v_commands) as w;
 end;
 $$;
 
@@ -125,11 +118,9 @@ as $$
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'attested');
   v_now bigint;
-  v_held text[];
-  v_known text[];
 begin
   perform ql.assert_read_committed();
-  v_held := ql.lock_commands(v_commands);
+  v_commands := ql.lock_commands(v_commands);
   v_now := ql.now_ms();
 
   insert into ql.attestation (
@@ -138,24 +129,26 @@ begin
   select c.run_id, c.attempt_id, 'attested', null, c.reason, l.worker_id, v_now
   from unnest(v_commands) as c
   join ql.attempt_lease as l on l.attempt_id = c.attempt_id
-  where c.attempt_id = any(v_held)
+  where c.code is null
     and l.status = 'leased'
     and l.fence = c.fence
     and l.token_digest = c.token_digest
   on conflict do nothing;
-  perform ql.apply_attested(v_held);
+  perform ql.apply_attested(
+    array(select c.attempt_id from unnest(v_commands) as c where c.code is null)
+  );
 
-  v_known := array(
+  v_commands := ql.refuse_others(v_commands, array(
     select c.attempt_id
     from unnest(v_commands) as c
     join ql.attestation as n on n.run_id = c.run_id and n.attempt_id = c.attempt_id
     join ql.attempt_offer as o
       on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
-    where c.attempt_id = any(v_held)
+    where c.code is null
       and o.token_digest = c.token_digest
       and n.evidence = 'attested'
       and n.reason = c.reason
-  );
+  ), 'QL410');
   return query
   select
     w.attempt_id,
@@ -166,6 +159,6 @@ begin
       from ql.task_attempt as a
       where a.attempt_id = w.attempt_id and w.outcome = 'applied'
     )
-  from ql.answers(v_commands, v_held, v_known) as w;
+  from ql.answers(v_commands) as w;
 end;
 $$;

@@ -147,19 +147,26 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_odd bigint;
+  v_twice bigint;
 begin
   if p_lease_ms is null or p_lease_ms not between 5000 and 300000 then
     raise exception 'a lease lasts 5 s to 5 min, not % ms', p_lease_ms using errcode = 'QL400';
-  elsif exists (
-    select
-    from jsonb_array_elements(p_offers) as o
-    where coalesce(length(o.value ->> 'offer_id'), 0) not between 1 and 36
-      or coalesce(o.value ->> 'token_digest' !~ '^[0-9a-f]{64}$', true)
-  ) then
+  end if;
+
+  select
+    count(*) filter (
+      where coalesce(length(o.offer_id), 0) not between 1 and 36
+        or coalesce(length(o.token_digest), 0) <> 64
+        or translate(o.token_digest, '0123456789abcdef', '') <> ''
+    ),
+    count(*) - count(distinct o.offer_id)
+  into v_odd, v_twice
+  from jsonb_to_recordset(p_offers) as o (offer_id text, token_digest text);
+  if v_odd > 0 then
     raise exception 'an offer has an offer_id and a token_digest' using errcode = 'QL400';
-  elsif (select count(*) <> count(distinct o.value ->> 'offer_id')
-    from jsonb_array_elements(p_offers) as o)
-  then
+  elsif v_twice > 0 then
     raise exception 'an offer is made once' using errcode = 'QL400';
   end if;
 end;
@@ -169,18 +176,26 @@ $$;
 --          authority over at most as many as were asked for
 -- LOCKS    1 attempt advisory (try, one by one until the batch is full)
 -- READS    task_attempt, attempt_lease, run (without row locks; read again under the run's lock)
-create or replace function ql.pick_attempts (p_queue text, p_run_id text, p_count bigint)
-returns text[]
+create or replace function ql.pick_attempts (
+  p_queue text,
+  p_run_id text,
+  p_count bigint,
+  out attempt_ids text[],
+  out run_ids text[]
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_attempt_id text;
-  v_mine text[] := array[]::text[];
+  v_found record;
 begin
-  for v_attempt_id in
-    select f.attempt_id
+  attempt_ids := '{}';
+  run_ids := '{}';
+  for v_found in
+    select
+      f.attempt_id,
+      f.run_id
     from (
       -- two branches, of which one runs: each has an index of its own
       (
@@ -210,12 +225,12 @@ begin
     order by f.offer_at_ms, f.attempt_id
     limit 4 * p_count
   loop
-    exit when cardinality(v_mine) >= p_count;
-    if pg_try_advisory_xact_lock(ql.attempt_key(v_attempt_id)) then
-      v_mine := v_mine || v_attempt_id;
+    exit when cardinality(attempt_ids) >= p_count;
+    if pg_try_advisory_xact_lock(ql.attempt_key(v_found.attempt_id)) then
+      attempt_ids := attempt_ids || v_found.attempt_id;
+      run_ids := run_ids || v_found.run_id;
     end if;
   end loop;
-  return v_mine;
 end;
 $$;
 
@@ -246,21 +261,27 @@ begin
       offered_at_ms, expires_at_ms
     )
     select
-      f.run_id, f.attempt_id, f.fence, o.offer_id, p_session.worker_id, o.token_digest,
-      p_session.self_fencing, p_session.grace_ms, p_now_ms, p_now_ms + p_lease_ms
+      f.run_id, f.attempt_id, f.fence, p_offer_ids[f.position], p_session.worker_id,
+      p_digests[f.position], p_session.self_fencing, p_session.grace_ms, p_now_ms,
+      p_now_ms + p_lease_ms
     from (
       select
         a.run_id,
         a.attempt_id,
         row_number() over (order by a.offer_at_ms, a.attempt_id) as position,
-        1 + coalesce(
-          (select l.fence from ql.attempt_lease as l where l.attempt_id = a.attempt_id), 0
-        ) as fence
+        1 + coalesce(l.fence, 0) as fence
       from ql.task_attempt as a
+      left join lateral (
+        select
+          l.status,
+          l.fence
+        from ql.attempt_lease as l
+        where l.attempt_id = a.attempt_id
+        offset 0
+      ) as l on true
       where a.attempt_id = any(p_held)
         and a.status = 'claimed'
-        and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
-          is distinct from 'leased'
+        and l.status is distinct from 'leased'
         and (
           select case when r.cancel_requested_at_ms is null then r.status end
           from ql.run as r
@@ -272,8 +293,7 @@ begin
           where s.run_id = a.run_id and s.step_key = a.step_key
         ) = a.epoch
     ) as f
-    join unnest(p_offer_ids, p_digests)
-      with ordinality as o (offer_id, token_digest, position) on o.position = f.position
+    where f.position <= cardinality(p_offer_ids)
     order by f.attempt_id
     on conflict do nothing  -- another worker has made an offer of this id meanwhile
     returning m.offer_id
@@ -322,6 +342,7 @@ declare
   v_offers jsonb := ql.command_list(p_offers);
   v_offer_ids text[];
   v_digests text[];
+  v_picked record;
   v_made text[];
   v_effects ql.effect[];
 begin
@@ -340,9 +361,10 @@ begin
   );
 
   if cardinality(v_offer_ids) > 0 then
+    v_picked := ql.pick_attempts(p_queue, p_run_id, cardinality(v_offer_ids));
     v_made := ql.make_offers(
       v_session,
-      ql.lock_attempts(ql.pick_attempts(p_queue, p_run_id, cardinality(v_offer_ids))),
+      ql.lock_attempts(v_picked.attempt_ids, v_picked.run_ids),
       v_offer_ids,
       v_digests,
       ql.now_ms(),
@@ -369,14 +391,25 @@ begin
     l.expires_at_ms, p_lease_ms, t.timeout_ms, t.package_key, p.base_dir, t.spec, t.task_key,
     s.attempt_count + case s.status when 'ready' then 1 else 0 end
   from jsonb_array_elements(v_offers) with ordinality as o (value, position)
-  join ql.attempt_offer as m on m.offer_id = o.value ->> 'offer_id'
-  join ql.attempt_lease as l on l.attempt_id = m.attempt_id
+  -- each by itself: a plan that joins them may walk through all leases there ever were
+  cross join lateral (
+    select m.attempt_id
+    from ql.attempt_offer as m
+    where m.offer_id = o.value ->> 'offer_id'
+    offset 0
+  ) as m
+  cross join lateral (
+    select l.*
+    from ql.attempt_lease as l
+    where l.attempt_id = m.attempt_id
+    offset 0
+  ) as l
   join ql.task_attempt as a on a.attempt_id = m.attempt_id
   join ql.step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
   join ql.task_revision as t on t.task_id = a.task_id
   join ql.package as p on p.package_key = t.package_key
   where l.status = 'leased'
-    and l.offer_id = m.offer_id
+    and l.offer_id = o.value ->> 'offer_id'
     and l.worker_id = p_worker_id
     and l.token_digest = o.value ->> 'token_digest'
   order by o.position;

@@ -72,32 +72,35 @@ set lock_timeout = '100ms'
 as $$
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'starting');
-  v_held text[];
   v_new text[];
   v_started text[];
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_held := ql.lock_commands(v_commands);
-  v_new := ql.accept_reports(v_commands, v_held, 'starting', ql.now_ms());
+  v_commands := ql.lock_commands(v_commands);
+  v_new := ql.accept_reports(v_commands, 'starting', ql.now_ms());
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  from unnest(ql.runs_of(v_commands)) as i (run_id)
   cross join lateral (
     select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
   ) as e
   where e.input_id = any(v_new);
   perform ql.apply_effects(v_effects, 'dispatch');
 
-  v_started := ql.known_reports(v_commands, v_held, 'starting');
-  v_started := array(
-    select a.attempt_id
-    from ql.task_attempt as a
-    where a.attempt_id = any(v_started)
-      and a.starting_at_ms is not null
-      and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id) = 'leased'
-  );
+  -- what is new crossed the barrier by its effect; what is not is looked up
+  v_started := array(select e.entity_id from unnest(v_effects) as e where e.to_status = 'starting')
+    || array(
+      select a.attempt_id
+      from unnest(ql.known_reports(v_commands, v_new, 'starting')) as k (attempt_id)
+      join ql.task_attempt as a on a.attempt_id = k.attempt_id
+      where a.starting_at_ms is not null
+        and (
+          select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id
+        ) = 'leased'
+    );
+  v_commands := ql.refuse_others(v_commands, v_started, 'QL410');
   return query
   select
     w.attempt_id,
@@ -105,7 +108,7 @@ begin
     w.code,
     a.deadline_at_ms,
     l.expires_at_ms
-  from ql.answers(v_commands, v_held, v_started)
+  from ql.answers(v_commands)
     with ordinality as w (attempt_id, outcome, code, position)
   left join ql.task_attempt as a on a.attempt_id = w.attempt_id and w.outcome = 'applied'
   left join ql.attempt_lease as l on l.attempt_id = w.attempt_id and w.outcome = 'applied'
@@ -134,17 +137,16 @@ set lock_timeout = '100ms'
 as $$
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'running');
-  v_held text[];
   v_new text[];
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_held := ql.lock_commands(v_commands);
-  v_new := ql.accept_reports(v_commands, v_held, 'running', ql.now_ms());
+  v_commands := ql.lock_commands(v_commands);
+  v_new := ql.accept_reports(v_commands, 'running', ql.now_ms());
 
   select array_agg(row(e.*)::ql.effect)
   into v_effects
-  from unnest(ql.runs_of(v_commands, v_new)) as i (run_id)
+  from unnest(ql.runs_of(v_commands)) as i (run_id)
   cross join lateral (
     select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
   ) as e
@@ -156,7 +158,11 @@ begin
     w.attempt_id,
     w.outcome,
     w.code
-  from ql.answers(v_commands, v_held, ql.known_reports(v_commands, v_held, 'running')) as w;
+  from ql.answers(
+    ql.refuse_others(
+      v_commands, v_new || ql.known_reports(v_commands, v_new, 'running'), 'QL410'
+    )
+  ) as w;
 end;
 $$;
 
@@ -185,37 +191,39 @@ as $$
 declare
   v_commands ql.command[] := ql.expand_commands(p_commands, 'renewal');
   v_now bigint;
-  v_held text[];
-  v_live text[];
 begin
   perform ql.assert_read_committed();
   perform ql.check_offers('[]', p_lease_ms);
-  v_held := array(
+  v_commands := ql.refuse_others(v_commands, array(
     select c.attempt_id
     from unnest(v_commands) as c
     where c.code is null and pg_try_advisory_xact_lock(ql.attempt_key(c.attempt_id))
-  );
+  ), 'contended');
   perform
   from ql.attempt_lease as l
-  where l.attempt_id = any(v_held)
+  where l.attempt_id = any(array(
+      select c.attempt_id from unnest(v_commands) as c where c.code is null
+    ))
   order by l.attempt_id
   for no key update;
   v_now := ql.now_ms();
 
-  v_live := array(
+  v_commands := ql.refuse_others(v_commands, array(
     select c.attempt_id
     from unnest(v_commands) as c
     join ql.attempt_lease as l on l.attempt_id = c.attempt_id
-    where c.attempt_id = any(v_held)
+    where c.code is null
       and l.status = 'leased'
       and l.fence = c.fence
       and l.token_digest = c.token_digest
       and l.expires_at_ms > v_now
-  );
+  ), 'QL410');
   update ql.attempt_lease as l
   set expires_at_ms = v_now + p_lease_ms
   from ql.task_attempt as a
-  where l.attempt_id = any(v_live)
+  where l.attempt_id = any(array(
+      select c.attempt_id from unnest(v_commands) as c where c.code is null
+    ))
     and l.expires_at_ms < v_now + p_lease_ms
     and a.attempt_id = l.attempt_id
     and coalesce(a.deadline_at_ms + l.grace_ms > v_now, true);
@@ -230,7 +238,7 @@ begin
       (select r.cancel_reason from ql.run as r where r.run_id = l.run_id),
       case when a.deadline_at_ms + l.grace_ms <= v_now then 'deadline' end
     )
-  from ql.answers(v_commands, v_held, v_live)
+  from ql.answers(v_commands)
     with ordinality as w (attempt_id, outcome, code, position)
   left join ql.attempt_lease as l on l.attempt_id = w.attempt_id and w.outcome = 'applied'
   left join ql.task_attempt as a on a.attempt_id = l.attempt_id

@@ -20,7 +20,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_count bigint := coalesce(cardinality(p_effects), 0)::bigint;
-  v_run bigint;
   v_step_new bigint;
   v_step bigint;
   v_attempt_new bigint;
@@ -31,17 +30,15 @@ begin
     return v_count;
   end if;
   select
-    count(distinct e.run_id),
     count(*) filter (where e.entity = 'step' and e.from_status is null),
-    count(distinct (e.run_id, e.entity_id))
-      filter (where e.entity = 'step' and e.from_status is not null),
+    count(*) filter (where e.entity = 'step' and e.from_status is not null),
     count(*) filter (where e.entity = 'attempt' and e.from_status is null),
-    count(distinct e.entity_id) filter (where e.entity = 'attempt' and e.from_status is not null),
+    count(*) filter (where e.entity = 'attempt' and e.from_status is not null),
     count(*) filter (where e.entity = 'lease')
-  into v_run, v_step_new, v_step, v_attempt_new, v_attempt, v_lease
+  into v_step_new, v_step, v_attempt_new, v_attempt, v_lease
   from unnest(p_effects) as e;
 
-  perform ql.move_runs(p_effects, v_run);
+  perform ql.move_runs(p_effects, v_count);
   perform ql.write_events(p_effects);
   if v_step_new > 0 then
     perform ql.add_steps(p_effects, v_step_new);
@@ -65,7 +62,8 @@ begin
 end;
 $$;
 
--- HELPER   assert_all_hit — every entity was there as the decision saw it
+-- HELPER   assert_all_hit — every entity was there as the decision saw it: the effects of what
+--          was hit are all there are
 -- RAISES   QL409
 create or replace function ql.assert_all_hit (p_entity text, p_wanted bigint, p_hit bigint)
 returns void
@@ -75,7 +73,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if p_wanted <> p_hit then
-    raise exception 'compare-and-swap lost: % of % % rows were as the decision saw them',
+    raise exception 'compare-and-swap lost: % of % % effects found what the decision saw',
       p_hit, p_wanted, p_entity
       using errcode = 'QL409';
   end if;
@@ -96,42 +94,47 @@ declare
   v_hit bigint;
 begin
   -- every effect of a run starts from `running`; at admission the run has been inserted before
-  update ql.run as r
-  set
-    status = coalesce(m.to_status, r.status),
-    version = r.version + m.effect_count,
-    attempt_count = r.attempt_count + m.admitted_count,
-    cancel_requested_at_ms = case
-      when m.intent_count = 0 then r.cancel_requested_at_ms
-      else (select i.requested_at_ms from ql.cancel_intent as i where i.run_id = r.run_id)
-    end,
-    cancel_reason = case
-      when m.intent_count = 0 then r.cancel_reason
-      else (select i.reason from ql.cancel_intent as i where i.run_id = r.run_id)
-    end,
-    result_code = case when m.to_status <> 'running' then m.result_code end,
-    finished_at_ms = case
-      when m.to_status <> 'running' then greatest(v_now_ms, r.updated_at_ms)
-    end,
-    updated_at_ms = greatest(v_now_ms, r.updated_at_ms)
-  from (
-    select
-      e.run_id,
-      count(*) as effect_count,
-      count(*) filter (where e.entity = 'attempt' and e.from_status is null) as admitted_count,
-      count(*) filter (where e.event_type = 'run.cancel_requested') as intent_count,
-      min(e.expected_version) filter (where e.entity = 'run') as expected_version,
-      (array_agg(e.to_status order by e.ordinal desc) filter (where e.entity = 'run'))[1]
-        as to_status,
-      (array_agg(e.result_code order by e.ordinal desc) filter (where e.entity = 'run'))[1]
-        as result_code
-    from unnest(p_effects) as e
-    group by e.run_id
-  ) as m
-  where r.run_id = m.run_id
-    and r.status = 'running'
-    and r.version = coalesce(m.expected_version, r.version);
-  get diagnostics v_hit = row_count;
+  with moved as (
+    update ql.run as r
+    set
+      status = coalesce(m.to_status, r.status),
+      version = r.version + m.effect_count,
+      attempt_count = r.attempt_count + m.admitted_count,
+      cancel_requested_at_ms = case
+        when m.intent_count = 0 then r.cancel_requested_at_ms
+        else (select i.requested_at_ms from ql.cancel_intent as i where i.run_id = r.run_id)
+      end,
+      cancel_reason = case
+        when m.intent_count = 0 then r.cancel_reason
+        else (select i.reason from ql.cancel_intent as i where i.run_id = r.run_id)
+      end,
+      result_code = case when m.to_status <> 'running' then m.result_code end,
+      finished_at_ms = case
+        when m.to_status <> 'running' then greatest(v_now_ms, r.updated_at_ms)
+      end,
+      updated_at_ms = greatest(v_now_ms, r.updated_at_ms)
+    from (
+      select
+        e.run_id,
+        count(*) as effect_count,
+        count(*) filter (where e.entity = 'attempt' and e.from_status is null) as admitted_count,
+        count(*) filter (where e.event_type = 'run.cancel_requested') as intent_count,
+        min(e.expected_version) filter (where e.entity = 'run') as expected_version,
+        (array_agg(e.to_status order by e.ordinal desc) filter (where e.entity = 'run'))[1]
+          as to_status,
+        (array_agg(e.result_code order by e.ordinal desc) filter (where e.entity = 'run'))[1]
+          as result_code
+      from unnest(p_effects) as e
+      group by e.run_id
+    ) as m
+    where r.run_id = m.run_id
+      and r.status = 'running'
+      and r.version = coalesce(m.expected_version, r.version)
+    returning m.effect_count
+  )
+  select coalesce(sum(w.effect_count), 0)::bigint
+  into v_hit
+  from moved as w;
   perform ql.assert_all_hit('run', p_wanted, v_hit);
 end;
 $$;
@@ -206,44 +209,52 @@ begin
 
   insert into ql.agenda as a (run_id, stage, due_at_ms)
   select
-    d.run_id,
+    g.run_id,
     d.stage,
-    min(d.due_at_ms)
+    d.due_at_ms
   from (
     select
       e.run_id,
-      case
-        when r.cancel_requested_at_ms is not null then
-          -- convergence clears its own row by its outcome
-          case when p_stage <> 'cancellation' or e.entity = 'run' then 'cancellation' end
-        when e.entity = 'run' then case when r.deadline_at_ms is not null then 'deadline' end
-        when e.entity <> 'step' then null
-        when e.to_status = 'ready' then 'task_admission'
-        when e.to_status = 'retry_wait' then 'retry'
-        when e.to_status in ('succeeded', 'failed', 'skipped', 'cancelled', 'timed_out')
-          -- the frontier clears its own row after its decision
-          and p_stage <> 'frontier' then 'frontier'
-      end as stage,
-      case
-        when r.cancel_requested_at_ms is not null then r.updated_at_ms
-        when e.entity = 'run' then r.deadline_at_ms
-        when e.to_status = 'retry_wait' then e.due_at_ms
-        else r.updated_at_ms
-      end as due_at_ms
+      count(*) filter (where e.entity = 'run') as run_count,
+      count(*) filter (where e.entity = 'step' and e.to_status = 'ready') as ready_count,
+      count(*) filter (
+        where e.entity = 'step'
+          and e.to_status in ('succeeded', 'failed', 'skipped', 'cancelled', 'timed_out')
+      ) as end_count,
+      min(e.due_at_ms) filter (where e.entity = 'step' and e.to_status = 'retry_wait')
+        as retry_at_ms
     from unnest(p_effects) as e
-    join ql.run as r on r.run_id = e.run_id
-    where r.status = 'running'
-    union all
-    select
-      e.run_id,
-      'expiry' as stage,
-      l.expires_at_ms as due_at_ms
-    from unnest(p_effects) as e
-    join ql.attempt_lease as l on l.attempt_id = e.entity_id
-    where e.entity = 'lease' and e.to_status = 'leased'
-  ) as d
-  where d.stage is not null
-  group by d.run_id, d.stage
+    group by e.run_id
+  ) as g
+  join ql.run as r on r.run_id = g.run_id
+  cross join lateral (
+    values
+      -- convergence clears its own row by its outcome, the frontier after its decision
+      (
+        'cancellation',
+        case
+          when r.cancel_requested_at_ms is not null
+            and (p_stage <> 'cancellation' or g.run_count > 0)
+            then r.updated_at_ms
+        end
+      ),
+      ('deadline', case when g.run_count > 0 then r.deadline_at_ms end),
+      ('task_admission', case when g.ready_count > 0 then r.updated_at_ms end),
+      ('retry', g.retry_at_ms),
+      ('frontier', case when g.end_count > 0 and p_stage <> 'frontier' then r.updated_at_ms end)
+  ) as d (stage, due_at_ms)
+  where r.status = 'running'
+    and d.due_at_ms is not null
+    and (d.stage = 'cancellation' or r.cancel_requested_at_ms is null)
+  union all
+  select
+    e.run_id,
+    'expiry',
+    min(o.expires_at_ms)
+  from unnest(p_effects) as e
+  join ql.attempt_offer as o on o.offer_id = e.input_id and o.attempt_id = e.entity_id
+  where e.entity = 'lease' and e.to_status = 'leased'
+  group by e.run_id
   on conflict (run_id, stage) do update
   set due_at_ms = excluded.due_at_ms
   where excluded.due_at_ms < a.due_at_ms;

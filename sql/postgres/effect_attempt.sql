@@ -55,61 +55,65 @@ as $$
 declare
   v_hit bigint;
 begin
-  update ql.task_attempt as a
-  set
-    status = m.to_status,
-    version = a.version + m.effect_count,
-    offer_at_ms = null,
-    deadline_at_ms = case
-      when m.starting_count = 0 then a.deadline_at_ms
-      else m.time_ms
-        + (select t.timeout_ms from ql.task_revision as t where t.task_id = a.task_id)
-    end,
-    identity = case
-      when m.starting_count = 0 then a.identity
-      else (
-        select p.identity
-        from ql.attempt_lease as l
-        join ql.attempt_report as p
-          on p.run_id = l.run_id and p.attempt_id = l.attempt_id and p.fence = l.fence
-        where l.attempt_id = a.attempt_id and p.run_id = a.run_id and p.kind = 'starting'
-      )
-    end,
-    starting_at_ms = case when m.starting_count > 0 then m.time_ms else a.starting_at_ms end,
-    started_at_ms = case when m.running_count > 0 then m.time_ms else a.started_at_ms end,
-    finished_at_ms = case when m.to_status not in ('starting', 'running') then m.time_ms end,
-    exit_code = case
-      when m.to_status not in ('starting', 'running') then (
-        select p.exit_code
-        from ql.attempt_lease as l
-        join ql.attempt_report as p
-          on p.run_id = l.run_id and p.attempt_id = l.attempt_id and p.fence = l.fence
-        where l.attempt_id = a.attempt_id and p.run_id = a.run_id and p.kind = 'ended'
-      )
-    end,
-    result_code = m.result_code
-  from (
-    select
-      e.run_id,
-      e.entity_id,
-      count(*) as effect_count,
-      min(e.expected_version) as expected_version,
-      (array_agg(e.from_status order by e.ordinal))[1] as from_status,
-      (array_agg(e.to_status order by e.ordinal desc))[1] as to_status,
-      (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
-      count(*) filter (where e.to_status = 'starting') as starting_count,
-      count(*) filter (where e.to_status = 'running') as running_count,
-      max(r.updated_at_ms) as time_ms
-    from unnest(p_effects) as e
-    join ql.run as r on r.run_id = e.run_id
-    where e.entity = 'attempt' and e.from_status is not null
-    group by e.run_id, e.entity_id
-  ) as m
-  where a.attempt_id = m.entity_id
-    and a.run_id = m.run_id
-    and a.status = m.from_status
-    and a.version = m.expected_version;
-  get diagnostics v_hit = row_count;
+  with moved as (
+    update ql.task_attempt as a
+    set
+      status = m.to_status,
+      version = a.version + m.effect_count,
+      offer_at_ms = null,
+      deadline_at_ms = case
+        when m.starting_count = 0 then a.deadline_at_ms
+        else m.time_ms
+          + (select t.timeout_ms from ql.task_revision as t where t.task_id = a.task_id)
+      end,
+      identity = case
+        when m.starting_count = 0 then a.identity
+        else (
+          select p.identity
+          from ql.attempt_lease as l
+          join ql.attempt_report as p
+            on p.run_id = l.run_id and p.attempt_id = l.attempt_id and p.fence = l.fence
+          where l.attempt_id = a.attempt_id and p.run_id = a.run_id and p.kind = 'starting'
+        )
+      end,
+      starting_at_ms = case when m.starting_count > 0 then m.time_ms else a.starting_at_ms end,
+      started_at_ms = case when m.running_count > 0 then m.time_ms else a.started_at_ms end,
+      finished_at_ms = case when m.to_status not in ('starting', 'running') then m.time_ms end,
+      exit_code = case
+        when m.to_status not in ('starting', 'running') then (
+          select p.exit_code
+          from ql.attempt_lease as l
+          join ql.attempt_report as p
+            on p.run_id = l.run_id and p.attempt_id = l.attempt_id and p.fence = l.fence
+          where l.attempt_id = a.attempt_id and p.run_id = a.run_id and p.kind = 'ended'
+        )
+      end,
+      result_code = m.result_code
+    from (
+      select
+        e.run_id,
+        e.entity_id,
+        count(*) as effect_count,
+        min(e.expected_version) as expected_version,
+        (array_agg(e.from_status order by e.ordinal))[1] as from_status,
+        (array_agg(e.to_status order by e.ordinal desc))[1] as to_status,
+        (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
+        count(*) filter (where e.to_status = 'starting') as starting_count,
+        count(*) filter (where e.to_status = 'running') as running_count,
+        (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id) as time_ms
+      from unnest(p_effects) as e
+      where e.entity = 'attempt' and e.from_status is not null
+      group by e.run_id, e.entity_id
+    ) as m
+    where a.attempt_id = m.entity_id
+      and a.run_id = m.run_id
+      and a.status = m.from_status
+      and a.version = m.expected_version
+    returning m.effect_count
+  )
+  select coalesce(sum(w.effect_count), 0)::bigint
+  into v_hit
+  from moved as w;
   perform ql.assert_all_hit('attempt', p_wanted, v_hit);
 end;
 $$;

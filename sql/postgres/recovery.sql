@@ -122,6 +122,7 @@ set enable_mergejoin = off
 set lock_timeout = '1s'
 as $$
 declare
+  v_run_id text;
   v_outcome text := 'contended';
 begin
   perform ql.assert_read_committed();
@@ -131,11 +132,13 @@ begin
   then
     raise exception 'a declaration has a reason, an actor, and is followed by retry, fail or null'
       using errcode = 'QL400';
-  elsif not exists (select from ql.task_attempt as a where a.attempt_id = p_attempt_id) then
+  end if;
+  v_run_id := (select a.run_id from ql.task_attempt as a where a.attempt_id = p_attempt_id);
+  if v_run_id is null then
     raise exception 'no attempt %', p_attempt_id using errcode = 'QL404';
   end if;
 
-  if cardinality(ql.lock_attempts(array[p_attempt_id])) = 1 then
+  if cardinality(ql.lock_attempts(array[p_attempt_id], array[v_run_id])) = 1 then
     insert into ql.attestation (
       run_id, attempt_id, evidence, follow, reason, actor, attested_at_ms
     )

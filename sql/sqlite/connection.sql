@@ -154,7 +154,7 @@ create temp table refusal (
   message text not null
 ) strict;
 
--- rows that a statement should have hit, and rows that it hit
+-- rows that a statement should have hit, and rows that it hit, when those differ: always empty
 create temp table moved (
   entity text not null,
   wanted integer not null,

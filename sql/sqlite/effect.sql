@@ -111,7 +111,8 @@ where run.run_id in (select u.run_id from temp.touched as u)  -- else SQLite sca
 
 insert into temp.moved (entity, wanted, changed)
 select 'run', count(distinct c.run_id), changes()
-from temp.change as c;
+from temp.change as c
+having count(distinct c.run_id) <> changes();
 
 insert into run_event (
   run_id, sequence, type, entity, entity_id, from_status, to_status, entity_version, result_code,

@@ -30,7 +30,8 @@ where c.entity = 'attempt' and c.from_status is null;
 insert into temp.moved (entity, wanted, changed)
 select 'attempt', count(*), changes()
 from temp.change as c
-where c.entity = 'attempt' and c.from_status is null;
+where c.entity = 'attempt' and c.from_status is null
+having count(*) <> changes();
 
 -- HELPER   move_attempts — over the start barrier and to their ends
 select 1 from temp.change as c where c.entity = 'attempt' and c.from_status is not null limit 1;
@@ -88,7 +89,8 @@ where c.entity = 'attempt'
 insert into temp.moved (entity, wanted, changed)
 select 'attempt', count(*), changes()
 from temp.change as c
-where c.entity = 'attempt' and c.from_status is not null;
+where c.entity = 'attempt' and c.from_status is not null
+having count(*) <> changes();
 
 -- HELPER   close_leases — an attempt that ends takes its lease with it; no effect, no event
 select 1
@@ -140,7 +142,8 @@ where c.entity = 'lease' and c.from_status is null;
 insert into temp.moved (entity, wanted, changed)
 select 'lease', count(*), changes()
 from temp.change as c
-where c.entity = 'lease' and c.from_status is null;
+where c.entity = 'lease' and c.from_status is null
+having count(*) <> changes();
 
 update attempt_lease
 set
@@ -167,4 +170,5 @@ where c.entity = 'lease'
 insert into temp.moved (entity, wanted, changed)
 select 'lease', count(*), changes()
 from temp.change as c
-where c.entity = 'lease' and c.from_status is not null;
+where c.entity = 'lease' and c.from_status is not null
+having count(*) <> changes();

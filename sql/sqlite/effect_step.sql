@@ -58,7 +58,8 @@ where c.entity = 'step'
 insert into temp.moved (entity, wanted, changed)
 select 'step', count(*), changes()
 from temp.change as c
-where c.entity = 'step' and c.from_status is not null;
+where c.entity = 'step' and c.from_status is not null
+having count(*) <> changes();
 
 -- HELPER   keep_outputs — what a succeeded execution wrote; before its lease closes, because a
 --          report belongs to the fence that the lease has now
