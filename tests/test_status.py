@@ -89,6 +89,26 @@ def test_a_queue_without_a_worker_is_stuck_and_a_busy_one_is_not(
     assert not any(reason_of(row, screen).stuck for row in waits(store, run_id))
 
 
+def test_a_worker_that_lives_serves_all_of_its_queues(
+    store: Store, engine: Engine, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slots may all be taken by another queue: that is no trouble."""
+    acting.begun(store, {"a": []})
+    tasks = {"work": acting.task(), "other": acting.task(queue="other")}
+    flow = {"steps": {"b": {"needs": [], "task": "other"}}, "timeout_ms": None}
+    acting.publish_model(store, acting.model(tasks, {"flow": flow}))
+    acting.admit(store, acting.start(store, key="two"))
+    store.call("register_worker", p_worker_id="w1", p_session_id="s1", p_slots=1,
+               p_queues='["default","other"]', p_self_fencing=1, p_grace_ms=0)  # fmt: skip
+    acting.run(store, *acting.lease(store, "o1", worker="w1", lease_ms=300_000).values())
+    clock.advance(OVERDUE_MS + 1)
+    assert found_by(store, clock, engine.dsn)["ok"]
+    clock.advance(300_000)
+    assert "queue" in kinds(found_by(store, clock, engine.dsn)), "its lease is over"
+    monkeypatch.setattr(standing, "edge_of", lambda dsn: {"queues": ["other"]})
+    assert "queue" not in kinds(found_by(store, clock, engine.dsn))
+
+
 def test_a_silent_worker_is_stuck_once_its_lease_is_over(
     store: Store, engine: Engine, clock: FakeClock
 ) -> None:

@@ -3,6 +3,7 @@
 Everything is read by an index and bounded: it costs what is open or due, never what has ended.
 """
 
+import json
 import os
 import shlex
 from dataclasses import replace
@@ -27,10 +28,9 @@ def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
     counted = store.read("open_run", order="admitted_at_ms, run_id", limit=COUNTED + 1)
     runs = counted[:LOOKED_AT]
     held = {run["run_id"]: attempts_of(store, run["run_id"]) for run in runs}
-    leased = [one for rows in held.values() for one in rows if one["lease_status"] == "leased"]
-    busy = {one["queue"] for one in leased}
     due = [row for stage in STAGES if (row := due_of(store, stage, screen.now))]
     edge = edge_of(dsn)
+    busy = served_by(store, held, edge, screen.now)
     stuck = stuck_of(store, runs, replace(screen, busy=busy), due) + unpublished(edge, screen)
     return {
         "ok": not stuck,
@@ -47,6 +47,24 @@ def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
         "packages": packages_of(store),
         "ended": ended_of(store, len(counted)),
     }
+
+
+def served_by(
+    store: Store, held: dict[str, list[Row]], edge: dict[str, Any] | None, now: int
+) -> set[str]:
+    """Queues of those who are known to live: the edge, and workers with a lease that stands."""
+    live = {
+        one["worker_id"]
+        for rows in held.values()
+        for one in rows
+        if one["lease_status"] == "leased" and one["lease_expires_at_ms"] > now
+    }
+    said = (edge or {}).get("queues")
+    queues = {str(queue) for queue in said} if isinstance(said, list) else set()
+    for worker_id in live:
+        for row in store.read("worker_state", worker_id=worker_id):
+            queues |= set(json.loads(row["queues"]))
+    return queues
 
 
 def attempts_of(store: Store, run_id: str) -> list[Row]:
