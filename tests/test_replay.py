@@ -24,8 +24,8 @@ RUNS = ("one", "two")
 # what holds for ever, whatever has become of the run since; not a start, whose answer lets
 # something run: once its lease is over, it is refused (test_dispatch)
 LASTING = {
-    "start_run", "request_cancel", "declare_stopped", "running_attempts", "report_attempts",
-    "attest_attempts",
+    "start_run", "start_retry", "request_cancel", "declare_stopped", "running_attempts",
+    "report_attempts", "attest_attempts",
 }  # fmt: skip
 BATCHES = frozenset(
     name for name, step in STEPS.items() if {"p_commands", "p_offers"} & set(step.params)
@@ -242,6 +242,11 @@ LIFE: tuple[Act, ...] = (
     batch("report_attempts", expect={"status": "cancelled"}, **STOPPED),
     converge("flow", "settled"),
     cancel("flow"),
+    # what succeeded there is taken over
+    Act("start_retry", lambda actor: {"p_run_id": actor.runs["flow"], "p_run_key": None},
+        {"outcome": "created", "taken_over_count": 3}, {"outcome": "existing"}),
+    cancel("retry"),
+    converge("retry", "settled"),
     # runs that end by their deadline, and tasks that are cancelled before they start
     begin("timed"),
     on_run("deadline_run", "applied", flow="timed", wait_ms=HOUR_MS),
@@ -280,6 +285,8 @@ def learn(actor: Actor, act: Act, rows: list[Row]) -> None:
     """What an actor takes from an answer into its next commands."""
     if act.step == "start_run":
         actor.runs[act.of(actor)["p_target_key"]] = rows[0]["run_id"]
+    if act.step == "start_retry":
+        actor.runs["retry"] = rows[0]["run_id"]
     if act.step == "lease_attempts":
         (row,) = rows
         assert row["run_id"] == actor.runs["flow"]
@@ -365,7 +372,9 @@ def test_a_command_repeated_after_its_commit_answers_as_before_and_adds_no_row(
     assert told == []
     for actor in pair:
         ends = {flow: acting.ended(store, run_id)[0] for flow, run_id in actor.runs.items()}
-        assert ends == {"flow": "cancelled", "timed": "timed_out", "work": "cancelled"}
+        assert ends == {
+            "flow": "cancelled", "retry": "cancelled", "timed": "timed_out", "work": "cancelled",
+        }  # fmt: skip
     assert acting.unbroken(store)
 
 
