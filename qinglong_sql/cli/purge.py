@@ -51,7 +51,8 @@ def purge(
 
     Open runs always stay, and so do packages. The pages of SQLite's file that this frees are used
     again by new runs; only --vacuum makes the file smaller, which writes all of it and needs the
-    database for itself. On PostgreSQL a login needs ql_operator, and autovacuum does the rest.
+    database for itself. On PostgreSQL a login needs ql_reader and ql_operator, and autovacuum does
+    the rest.
     """
     if vacuum and not dsn.startswith(SQLITE):
         raise click.UsageError("--vacuum is for SQLite files; PostgreSQL has autovacuum")
