@@ -63,9 +63,23 @@ def test_runs_packages_workflows_steps_and_attempts_complete(
     assert complete("runs", "--package", "n", dsn=dsn) == ["nightly"]
     assert complete("runs", "--workflow", "fi", dsn=dsn) == ["film"]
     assert complete("runs", "--status", "ca", dsn=dsn) == ["cancelled"]
+    ended = {runs[name] for name in ("good", "bad", "stopped")}
+    assert set(complete("cancel", "", dsn=dsn)) == set(runs.values()) - ended
+    assert set(complete("retry", "", dsn=dsn)) == ended - {runs["good"]}
+    assert complete("graph", runs["bad"][:9], dsn=dsn) == [runs["bad"], runs["bad"][:9]]
     held = complete("declare-stopped", "", dsn=dsn)
     assert f"{runs['held']}-1" in held and f"{runs['queued']}-1" not in held
     assert sorted(facts.shell.folder.iterdir()) == before, "completing makes no file"
+
+
+def test_the_workflows_of_a_file_complete_from_the_file(tmp_path: Path, complete: Complete) -> None:
+    file = tmp_path / "jobs.yaml"
+    steps = "{steps: {a: {run: x}}}"
+    file.write_text(f"package: p\nworkflows: {{day: {steps}, dusk: {steps}}}\n")
+    dsn = f"sqlite:///{tmp_path}/none.db"
+    assert complete("run", str(file), "d", dsn=dsn) == ["day", "dusk"]
+    assert complete("graph", str(file), "du", dsn=dsn) == ["dusk"]
+    assert complete("run", str(tmp_path / "gone.yaml"), "", dsn=dsn) == []
 
 
 def test_without_a_database_nothing_is_said_and_nothing_is_made(

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from qinglong_sql.store import Row, Span
 from qinglong_sql.store.glance import glance
 
 SHOWN = 50
+OPEN_ALONE = ("cancel", "watch", "explain")
 WHERE = {
     "bash": '~/.bashrc:  eval "$(qinglong-sql completion bash)"',
     "zsh": '~/.zshrc, after compinit:  eval "$(qinglong-sql completion zsh)"',
@@ -76,12 +78,20 @@ def _runs(ctx: click.Context, incomplete: str) -> Found:
         return []
     begun: dict[str, Any] = {"run_id": Span.prefix(incomplete)} if len(incomplete) > 2 else {}
     order = "run_id" if begun else "admitted_at_ms desc, run_id desc"
-    rows = _read(ctx, "run_state", order=order, limit=SHOWN, **begun)
+    view = "open_run" if ctx.info_name in OPEN_ALONE else "run_state"
+    rows = _read(ctx, view, order=order, limit=SHOWN, **begun)
+    if ctx.info_name == "retry":
+        rows = [row for row in rows if row["status"] not in ("running", "succeeded")]
     return [
         CompletionItem(row["run_id"], help=_about(row))
         for row in rows
         if row["run_id"].startswith(incomplete)
     ]
+
+
+def _subjects(ctx: click.Context, incomplete: str) -> Found:
+    """A run, or a file."""
+    return [*_quietly(_runs)(ctx, incomplete), CompletionItem(incomplete, type="file")]
 
 
 def _about(row: Row) -> str:
@@ -105,7 +115,14 @@ def _packages(ctx: click.Context, incomplete: str) -> Found:
 
 
 def _targets(ctx: click.Context, incomplete: str) -> Found:
-    """Workflows, and tasks with a key of their own, of the package that was named, or of all."""
+    """Workflows, and tasks with a key of their own: of the file or package that was named."""
+    file = ctx.params.get("file") or ctx.params.get("subject")
+    if file is not None:
+        from qinglong_sql.package import load_package
+
+        model = load_package(Path(file)).model
+        own = [key for key in model["tasks"] if "/" not in key]
+        return _items([*model["workflows"], *own], incomplete)
     named = ctx.params.get("package")
     chosen = {"package_key": named} if named else {}
     keys = []
@@ -143,4 +160,5 @@ KNOWN: dict[str, Callable[[click.Context, str], Found]] = {
     "target": _targets,
     "workflow": _targets,
     "step": _steps,
+    "subject": _subjects,
 }
