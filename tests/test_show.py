@@ -80,6 +80,10 @@ def test_steps_stand_in_the_order_of_the_flow_and_what_never_began_in_groups(
     rows = {row["step_key"]: row for row in store.read("step_state", run_id=run_id)}
     order = [row["step_key"] for row in steps.in_flow(list(rows.values()), needs)]
     assert order == ["z", "m", "a", "b", "c"]
+    rows["b"]["status"] = "ready"  # what is under way is no cause
+    rows["b"]["ready_at_ms"] = 1
+    assert steps.groups(list(rows.values()), needs)[-1].endswith(" a, c  skipped: m failed")
+    rows["b"] |= {"status": "skipped", "ready_at_ms": None}
     (line,) = steps.groups(list(rows.values()), needs)
     assert line.endswith(" a, b, c  skipped: m failed")
     shell = Shell(tmp_path, engine.dsn, {"COLUMNS": "80"})

@@ -41,6 +41,21 @@ def test_all_is_well_stands_in_the_first_line(sqlite_dsn: str, tmp_path: Path) -
     assert "none; `qinglong-sql edge` starts one" in done.stdout
 
 
+def test_a_run_that_failed_is_not_stuck_and_not_well(
+    store: Store, engine: Engine, clock: FakeClock, tmp_path: Path
+) -> None:
+    run_id = acting.begun(store, {"a": []})
+    acting.finish(store, run_id, a=1)
+    acting.advance(store, run_id)
+    shell = Shell(tmp_path, engine.dsn, {"COLUMNS": "80"})
+    with standing_still(clock.now_ms):
+        done = shell("status", "--check")
+    first = "✔ nothing is stuck, 0 open runs; 1 of the last 1 runs failed"
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, first)
+    with standing_still(clock.now_ms + 86_400_000):
+        assert shell("status").stdout.startswith("✔ all is well: ")
+
+
 def test_check_tells_monitoring_what_is_stuck(facts: Facts) -> None:
     with standing_still(facts.now_ms):
         plain, checked = facts.shell("status"), facts.shell("status", "--check", "--json")
@@ -103,10 +118,13 @@ def test_a_worker_that_lives_serves_all_of_its_queues(
     acting.run(store, *acting.lease(store, "o1", worker="w1", lease_ms=300_000).values())
     clock.advance(OVERDUE_MS + 1)
     assert found_by(store, clock, engine.dsn)["ok"]
-    clock.advance(300_000)
-    assert "queue" in kinds(found_by(store, clock, engine.dsn)), "its lease is over"
+    clock.advance(240_000)
+    assert kinds(found_by(store, clock, engine.dsn)) == ["queue"], "its lease is over"
     monkeypatch.setattr(standing, "edge_of", lambda dsn: {"queues": ["other"]})
-    assert "queue" not in kinds(found_by(store, clock, engine.dsn))
+    assert found_by(store, clock, engine.dsn)["ok"]
+    clock.advance(OVERDUE_MS)
+    monkeypatch.undo()
+    assert kinds(found_by(store, clock, engine.dsn)) == ["scheduler"], "one cause is told once"
 
 
 def test_a_silent_worker_is_stuck_once_its_lease_is_over(

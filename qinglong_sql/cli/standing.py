@@ -132,6 +132,8 @@ def stuck_of(store: Store, runs: list[Row], screen: Screen, due: list[Row]) -> l
                 key = ("scheduler", "")
             named = {name: run[name] for name in ("package_key", "target_key")}
             _add(found, key, {**row, **named}, reason)
+    if ("scheduler", "") in found:  # whoever drives the runs takes from the queues as well
+        found = {key: row for key, row in found.items() if key[0] != "queue"}
     return sorted(found.values(), key=lambda row: row["since_ms"] or 0)
 
 

@@ -11,6 +11,7 @@ from qinglong_sql.cli.reasons import Screen
 from qinglong_sql.cli.sections import counted, moving, past, stored, trouble
 from qinglong_sql.cli.service import revision_of
 from qinglong_sql.cli.standing import standing
+from qinglong_sql.cli.steps import BAD
 from qinglong_sql.cli.words import (
     Row,
     clock,
@@ -22,6 +23,8 @@ from qinglong_sql.cli.words import (
     with_utc,
     zone,
 )
+
+DAY_MS = 86_400_000
 
 
 @click.command()
@@ -52,8 +55,11 @@ def told(found: dict[str, Any], screen: Screen, wide: int) -> None:
     """The document for people: trouble first, then what moves, then what has ended."""
     open_runs = counted(found["open_count"], found["open_more"], "open run")
     if found["ok"]:
-        words = f"{sign_of('succeeded')} all is well: nothing is stuck, {open_runs}"
-        say_wrapped(words, wide, fg="green", bold=True)
+        words, colour = f"all is well: nothing is stuck, {open_runs}", "green"
+        if bad := failed_lately(found["ended"], screen.now):
+            said = f"{bad} of the last {len(found['ended'])} runs failed"
+            words, colour = f"nothing is stuck, {open_runs}; {said}", "yellow"
+        say_wrapped(f"{sign_of('succeeded')} {words}", wide, fg=colour, bold=True)
     else:
         many = counted(len(found["stuck"]), False, "thing")
         needs = "needs" if len(found["stuck"]) == 1 else "need"
@@ -66,6 +72,11 @@ def told(found: dict[str, Any], screen: Screen, wide: int) -> None:
     moving(found, screen, wide)
     stored(found["packages"], screen, wide)
     past(found["ended"], screen, wide)
+
+
+def failed_lately(ended: list[Row], now: int) -> int:
+    """How many of the last runs have failed within a day: not stuck, and not well either."""
+    return sum(row["status"] in BAD and now - row["finished_at_ms"] < DAY_MS for row in ended)
 
 
 def place(found: dict[str, Any], screen: Screen, wide: int) -> None:

@@ -11,6 +11,7 @@ from qinglong_sql.graph import depths
 Needs = Mapping[str, Sequence[str]]
 NAMED = 6
 BAD = ("failed", "timed_out")
+ENDED_BADLY = (*BAD, "cancelled")
 CODES = {
     "execution_failed": "it ended with a failure",
     "execution_timed_out": "it ran longer than its timeout",
@@ -123,7 +124,7 @@ def cause_of(step: Row, status: Mapping[str, Row], needs: Needs) -> str:
             seen.add(need)
             if status[need]["status"] == "skipped":
                 queue.append(need)
-            elif status[need]["status"] != "succeeded":
+            elif status[need]["status"] in ENDED_BADLY:
                 found.append(f"{need} {status[need]['status']}")
     return ", ".join(found[:NAMED])
 
