@@ -131,3 +131,5 @@ def test_what_cannot_be_retried_says_why(shell: Shell) -> None:
     assert done.returncode == 6, done.stdout + done.stderr
     assert "retries" in done.stderr
     assert "is still running after 1s; it goes on" in done.stderr
+    words = shell("start", "jobs", "--key", "other").stderr
+    assert words.startswith("refused: key 'other' was used before for a retry: run ru")

@@ -68,7 +68,9 @@ def start_run(
         p_input=text,
     )[0]
     if row["outcome"] == "conflict":
-        raise Refused(f"key {key!r} was used before with another input: run {row['run_id']}")
+        other = store.read("run_state", run_id=row["run_id"])[0]
+        how = "for a retry" if other["retry_of_run_id"] else "with another input"
+        raise Refused(f"key {key!r} was used before {how}: run {row['run_id']}")
     return row
 
 
