@@ -218,6 +218,11 @@ def agenda(state: State) -> dict[str, int | None]:
     }
 
 
+def may_go(state: State) -> bool:
+    """DESIGN §8: what is terminal; and whatever may still execute keeps its run."""
+    return state.run.status != "running" and not live_attempts(state)
+
+
 def violations(state: State) -> set[str]:
     """Names of the rules that the shape of a run breaks; its history is not looked at.
 

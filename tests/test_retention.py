@@ -3,6 +3,7 @@
 The catalog says which tables those are, so one that comes later cannot be forgotten.
 """
 
+import itertools
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,7 +16,7 @@ import pytest
 from qinglong_sql.retention import Purged, purge
 from qinglong_sql.store import Malformed, Store
 from qinglong_sql.store.sqlite import SqliteStore
-from tests import acting, sqltext
+from tests import acting, facts, oracle, sqltext, stories
 from tests.engines import Engine
 from tests.stores import DAWN_MS, FakeClock
 
@@ -120,6 +121,36 @@ def test_what_belongs_to_no_run_is_a_violation_in_every_table(
                 entity = str(next(cells[key] for key in keys if key in cells))
                 assert ("every_row_belongs_to_a_run", entity) in wrong, name
         connection.execute("drop table aside")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def bare(request: pytest.FixtureRequest) -> Iterator[facts.Connection]:
+    """The tables and views alone."""
+    if request.param == "sqlite":
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+            facts.install(connection)
+            yield connection
+        return
+    with psycopg.connect(request.getfixturevalue("empty_dsn"), autocommit=True) as connected:
+        facts.install(connected)
+        yield connected
+
+
+def test_the_view_says_what_the_oracle_says(bare: facts.Connection) -> None:
+    """For every status of a run, a step, an attempt and a lease; and a changed rule is seen."""
+    states = [*stories.shapes(itertools.count(1)), *stories.legal_stories(itertools.count(9_000))]
+    facts.write(bare, states)
+    wanted = {state.run_id for state in states if oracle.may_go(state)}
+    assert 100 < len(wanted) < len(states)
+    assert facts.read(bare, "retention_due", "run_id, finished_at_ms").keys() == wanted
+    text = facts.decision("retention")
+    for rule, other in (
+        ("a.finished_at_ms is null", "a.finished_at_ms is not null"),
+        ("r.finished_at_ms is not null\n  and r.status <> 'running'", "r.step_count > 0"),
+    ):
+        assert text.count(rule) == 1
+        facts.decide(bare, {"retention": text.replace(rule, other)})
+        assert facts.read(bare, "retention_due", "run_id, finished_at_ms").keys() != wanted
 
 
 def test_only_what_has_ended_before_goes_and_what_ended_first_goes_first(
