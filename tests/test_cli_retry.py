@@ -91,6 +91,25 @@ def test_what_failed_is_mended_and_goes_on(shell: Shell) -> None:
     assert "nothing to retry" in told(shell, "retry", new, code=5)
 
 
+def test_a_mended_file_is_published_by_the_retry_itself(shell: Shell) -> None:
+    assert shell("run", "jobs.yaml").returncode == 1
+    old = newest(shell)
+    shell.write("other.yaml", MENDED.replace("package: jobs", "package: others"))
+    assert "is package others, that run is of jobs" in told(
+        shell, "retry", old, "--file", "other.yaml", code=5
+    )
+    shell.write("jobs.yaml", MENDED + "    nonsense: 1\n")
+    told(shell, "retry", old, "--file", "jobs.yaml", code=2)
+    assert newest(shell) == old, "a bad file starts nothing"
+    shell.write("jobs.yaml", MENDED)
+    said = told(shell, "retry", old, "--file", "jobs.yaml")
+    assert "generation 2, 3 of 5 steps taken over" in said
+    assert "qinglong-sql run jobs.yaml w" in said
+    assert shell("run", "jobs.yaml").returncode == 0
+    runs = json.loads(shell("runs", "--json").stdout)
+    assert [one["status"] for one in runs] == ["succeeded", "failed"]
+
+
 def test_a_retry_that_fails_is_retried_in_turn(shell: Shell) -> None:
     shell("run", "jobs.yaml")
     old = newest(shell)

@@ -1,5 +1,7 @@
 """`retry`: a run that takes over what succeeded in one that did not."""
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,15 +18,17 @@ from qinglong_sql.cli.options import (
     with_dsn,
     with_json,
 )
+from qinglong_sql.cli.package import publish_package
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import Row, complain, print_json, say, table
 from qinglong_sql.door import ask
+from qinglong_sql.package import load_package
 from qinglong_sql.store import SQLITE, Store
 
 NO_INPUT = digest("{}")
 SAME = (
     "nothing was published since that run: the same tasks run again"
-    " (else: cancel this run, publish the mended file, and retry this run)"
+    " (else: cancel this run, and retry it with --file)"
 )
 CAUSES = {
     "not_there": "new in the workflow",
@@ -36,6 +40,11 @@ CAUSES = {
 
 @click.command()
 @click.argument("run")
+@click.option(
+    "--file",
+    type=click.Path(dir_okay=False, readable=False, path_type=Path),
+    help="Publish this package file first: the one that was mended.",
+)
 @click.option("--key", help="The new run's own key: the same key again is the same run.")
 @click.option(
     "--preview", is_flag=True, help="Only say what would be taken over and what would run."
@@ -46,6 +55,7 @@ CAUSES = {
 @reported
 def retry(
     run: str,
+    file: Path | None,
     key: str | None,
     preview: bool,
     wait: bool,
@@ -55,20 +65,29 @@ def retry(
 ) -> None:
     """Start a RUN that did not succeed again, without what succeeded in it.
 
-    Mend the package file and publish it first: the new run has the active generation and the old
-    input. Steps whose result would be the same are taken over with their output; a step runs again
-    when it did not succeed, when its task or its needs changed, or when one of its needs runs
-    again. Without --key a run is retried once; a retry that fails can be retried in turn.
+    Mend the package file and name it (or publish it first): the new run has the active generation
+    and the old input. Steps whose result would be the same are taken over with their output; a step
+    runs again when it did not succeed, when its task or its needs changed, or when one of its needs
+    runs again. Without --key a run is retried once; a retry that fails can be retried in turn.
     """
     check_wait(wait, timeout)
-    if preview and (wait or key is not None):
-        raise click.UsageError("--preview starts nothing: leave --wait and --key out")
+    if preview and (wait or file or key is not None):
+        raise click.UsageError(
+            "--preview publishes and starts nothing: leave --file, --wait and --key out"
+        )
+    package = None if file is None else load_package(file)
     with opened(dsn) as store:
         old = resolve_run(store, run)
         check_ended(old, same_dsn(dsn))
         if preview:
             show_preview(store, old, as_json)
             return
+        if package is not None:
+            if package.key != old["package_key"]:
+                raise Refused(
+                    f"{file} is package {package.key}, that run is of {old['package_key']}"
+                )
+            publish_package(store, package)
         row = start_retry(store, old, key)
         poke(dsn)
         if wait:
@@ -84,7 +103,7 @@ def retry(
         say("")
         if new["status"] == "running" and new["generation"] == old["generation"]:
             say(SAME)
-        say(next_words(new, dsn))
+        say(next_words(new, dsn, file))
 
 
 def check_ended(old: Row, more: str) -> None:
@@ -114,7 +133,7 @@ def headline(store: Store, old: Row, row: Row) -> str:
     return f"run {row['run_id']} retries {old['run_id']}: {words}"
 
 
-def next_words(new: Row, dsn: str) -> str:
+def next_words(new: Row, dsn: str, file: Path | None) -> str:
     """Who drives the retry, or what to type."""
     more = same_dsn(dsn)
     if new["status"] == "succeeded":
@@ -125,7 +144,8 @@ def next_words(new: Row, dsn: str) -> str:
         return f"an edge drives it; to follow: qinglong-sql show {new['run_id'][:12]}{more}"
     same = "" if new["input_digest"] == NO_INPUT else " with the same input"
     edge = "an edge takes it, or " if dsn.startswith(SQLITE) else ""
-    return f"to drive it: {edge}qinglong-sql run FILE {new['target_key']}{more}{same}"
+    name = "FILE" if file is None else shlex.quote(str(file))
+    return f"to drive it: {edge}qinglong-sql run {name} {new['target_key']}{more}{same}"
 
 
 def takeover(store: Store, old: Row, target_id: str) -> list[Row]:
@@ -187,7 +207,7 @@ def show_preview(store: Store, old: Row, as_json: bool) -> None:
     if gone:
         say(f"no longer in the workflow: {', '.join(sorted(gone))}")
     if generation == old["generation"]:
-        say("nothing was published since that run; what has to be mended is to be published first")
+        say("nothing was published since that run; what was mended is published by --file")
     if known:
         say(f"it was retried already, as {known[0]['run_id']}: {known[0]['status']}")
 
