@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MB = 1024 * 1024
 SLOPE_KIB_A_MINUTE = 64.0  # what memory may grow by, once warm
 RSS_MIB = 48.0
-# Until the page cache of SQLite (4 MiB with the profile edge) has filled; at most a fifth of it all.
+# Until the page cache of SQLite, 4 MiB with the profile edge, is full; at most a fifth of all.
 WARM_S = 360.0
 PATIENCE_S = 60.0
 SAMPLE_S = 1.0
@@ -136,7 +136,10 @@ class Soak:
         self.started[run_id] = kind
 
     def cancel(self, store: Store) -> None:
-        run_id = self.rng.choice(list(self.started))
+        open_runs = store.read("open_run", order="admitted_at_ms, run_id", limit=8)
+        if not open_runs:
+            return
+        run_id = self.rng.choice(open_runs)["run_id"]
         row = store.call("request_cancel", p_run_id=run_id, p_reason="user", p_actor="soak")[0]
         if row["outcome"] == "accepted":
             self.cancelled.add(run_id)
