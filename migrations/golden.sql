@@ -171,10 +171,10 @@ $$;
 ALTER FUNCTION ql.accept_reports(p_commands ql.command[], p_kind text, p_now_ms bigint) OWNER TO ql_migrator;
 
 --
--- Name: add_attempts(ql.effect[], bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: add_attempts(ql.effect[], bigint, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.add_attempts(p_effects ql.effect[], p_wanted bigint) RETURNS void
+CREATE FUNCTION ql.add_attempts(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -194,13 +194,17 @@ begin
     s.task_id,
     t.queue,
     ql.jitter(e.run_id, s.step_key, n.number),
-    r.updated_at_ms,
+    w.at_ms,
     e.to_status,
     1,
-    r.updated_at_ms
+    w.at_ms
   from unnest(p_effects) as e
   cross join lateral (select substr(e.entity_id, length(e.run_id) + 2)::bigint as number) as n
-  join ql.run as r on r.run_id = e.run_id
+  cross join lateral (
+    select
+      coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+        as at_ms
+  ) as w
   join ql.step_run as s on s.run_id = e.run_id and s.step_key = e.input_id
   join ql.task_revision as t on t.task_id = s.task_id
   where e.entity = 'attempt' and e.from_status is null
@@ -210,7 +214,7 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.add_attempts(p_effects ql.effect[], p_wanted bigint) OWNER TO ql_migrator;
+ALTER FUNCTION ql.add_attempts(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) OWNER TO ql_migrator;
 
 --
 -- Name: add_revisions(text, bigint, jsonb); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -586,6 +590,7 @@ declare
   v_attempt_new bigint;
   v_attempt bigint;
   v_lease bigint;
+  v_moved record;
 begin
   if v_count = 0 then
     return v_count;
@@ -599,24 +604,24 @@ begin
   into v_step_new, v_step, v_attempt_new, v_attempt, v_lease
   from unnest(p_effects) as e;
 
-  perform ql.move_runs(p_effects, v_count);
-  perform ql.write_events(p_effects);
+  v_moved := ql.move_runs(p_effects, v_count);
+  perform ql.write_events(p_effects, v_moved.versions, v_moved.at_ms);
   if v_step_new > 0 then
     perform ql.add_steps(p_effects, v_step_new);
   end if;
   if v_step > 0 then
-    perform ql.move_steps(p_effects, v_step);
+    perform ql.move_steps(p_effects, v_step, v_moved.at_ms);
   end if;
   if v_attempt_new > 0 then
-    perform ql.add_attempts(p_effects, v_attempt_new);
+    perform ql.add_attempts(p_effects, v_attempt_new, v_moved.at_ms);
   end if;
   if v_attempt > 0 then
-    perform ql.move_attempts(p_effects, v_attempt);
+    perform ql.move_attempts(p_effects, v_attempt, v_moved.at_ms);
     perform ql.keep_outputs(p_effects);  -- finds the report by the fence, so before leases close
-    perform ql.close_leases(p_effects);
+    perform ql.close_leases(p_effects, v_moved.at_ms);
   end if;
   if v_lease > 0 then
-    perform ql.move_leases(p_effects, v_lease);
+    perform ql.move_leases(p_effects, v_lease, v_moved.at_ms);
   end if;
   perform ql.announce(p_effects, p_stage);
   return v_count;
@@ -860,10 +865,10 @@ $$;
 ALTER FUNCTION ql.clear_agenda(p_stage text, p_run_ids text[]) OWNER TO ql_migrator;
 
 --
--- Name: close_leases(ql.effect[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: close_leases(ql.effect[], bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.close_leases(p_effects ql.effect[]) RETURNS void
+CREATE FUNCTION ql.close_leases(p_effects ql.effect[], p_at_ms bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -876,9 +881,13 @@ begin
     end,
     version = l.version + 1,
     fence = l.fence + 1,
-    closed_at_ms = r.updated_at_ms
+    closed_at_ms = w.at_ms
   from unnest(p_effects) as e
-  join ql.run as r on r.run_id = e.run_id
+  cross join lateral (
+    select
+      coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+        as at_ms
+  ) as w
   where l.attempt_id = e.entity_id
     and l.status = 'leased'
     and e.entity = 'attempt'
@@ -886,7 +895,7 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.close_leases(p_effects ql.effect[]) OWNER TO ql_migrator;
+ALTER FUNCTION ql.close_leases(p_effects ql.effect[], p_at_ms bigint) OWNER TO ql_migrator;
 
 --
 -- Name: command_list(text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -1658,10 +1667,10 @@ $$;
 ALTER FUNCTION ql.make_offers(p_session ql.worker_session, p_held text[], p_offer_ids text[], p_digests text[], p_now_ms bigint, p_lease_ms bigint) OWNER TO ql_migrator;
 
 --
--- Name: move_attempts(ql.effect[], bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: move_attempts(ql.effect[], bigint, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.move_attempts(p_effects ql.effect[], p_wanted bigint) RETURNS void
+CREATE FUNCTION ql.move_attempts(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1713,7 +1722,8 @@ begin
         (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
         count(*) filter (where e.to_status = 'starting') as starting_count,
         count(*) filter (where e.to_status = 'running') as running_count,
-        (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id) as time_ms
+        coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+          as time_ms
       from unnest(p_effects) as e
       where e.entity = 'attempt' and e.from_status is not null
       group by e.run_id, e.entity_id
@@ -1731,13 +1741,13 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.move_attempts(p_effects ql.effect[], p_wanted bigint) OWNER TO ql_migrator;
+ALTER FUNCTION ql.move_attempts(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) OWNER TO ql_migrator;
 
 --
--- Name: move_leases(ql.effect[], bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: move_leases(ql.effect[], bigint, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.move_leases(p_effects ql.effect[], p_wanted bigint) RETURNS void
+CREATE FUNCTION ql.move_leases(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1760,10 +1770,14 @@ begin
     o.token_digest,
     o.self_fencing,
     o.grace_ms,
-    r.updated_at_ms,
+    w.at_ms,
     o.expires_at_ms
   from unnest(p_effects) as e
-  join ql.run as r on r.run_id = e.run_id
+  cross join lateral (
+    select
+      coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+        as at_ms
+  ) as w
   join ql.attempt_offer as o on o.offer_id = e.input_id and o.attempt_id = e.entity_id
   where e.entity = 'lease' and e.from_status is null
   on conflict do nothing;
@@ -1780,10 +1794,14 @@ begin
     self_fencing = coalesce(o.self_fencing, l.self_fencing),
     grace_ms = coalesce(o.grace_ms, l.grace_ms),
     expires_at_ms = coalesce(o.expires_at_ms, l.expires_at_ms),
-    leased_at_ms = case when e.to_status = 'leased' then r.updated_at_ms else l.leased_at_ms end,
-    closed_at_ms = case when e.to_status <> 'leased' then r.updated_at_ms end
+    leased_at_ms = case when e.to_status = 'leased' then w.at_ms else l.leased_at_ms end,
+    closed_at_ms = case when e.to_status <> 'leased' then w.at_ms end
   from unnest(p_effects) as e
-  join ql.run as r on r.run_id = e.run_id
+  cross join lateral (
+    select
+      coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+        as at_ms
+  ) as w
   left join ql.attempt_offer as o
     on o.offer_id = e.input_id and o.attempt_id = e.entity_id and e.to_status = 'leased'
   where l.attempt_id = e.entity_id
@@ -1797,13 +1815,13 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.move_leases(p_effects ql.effect[], p_wanted bigint) OWNER TO ql_migrator;
+ALTER FUNCTION ql.move_leases(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) OWNER TO ql_migrator;
 
 --
 -- Name: move_runs(ql.effect[], bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.move_runs(p_effects ql.effect[], p_wanted bigint) RETURNS void
+CREATE FUNCTION ql.move_runs(p_effects ql.effect[], p_wanted bigint, OUT versions bigint[], OUT at_ms bigint) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1848,22 +1866,25 @@ begin
     where r.run_id = m.run_id
       and r.status = 'running'
       and r.version = coalesce(m.expected_version, r.version)
-    returning m.effect_count
+    returning r.run_id, m.effect_count, r.version - m.effect_count as version, r.updated_at_ms
   )
-  select coalesce(sum(w.effect_count), 0)::bigint
-  into v_hit
+  select
+    coalesce(sum(w.effect_count), 0)::bigint,
+    array_agg(w.version order by w.run_id),
+    case when min(w.updated_at_ms) = max(w.updated_at_ms) then min(w.updated_at_ms) end
+  into v_hit, versions, at_ms
   from moved as w;
   perform ql.assert_all_hit('run', p_wanted, v_hit);
 end;
 $$;
 
-ALTER FUNCTION ql.move_runs(p_effects ql.effect[], p_wanted bigint) OWNER TO ql_migrator;
+ALTER FUNCTION ql.move_runs(p_effects ql.effect[], p_wanted bigint, OUT versions bigint[], OUT at_ms bigint) OWNER TO ql_migrator;
 
 --
--- Name: move_steps(ql.effect[], bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: move_steps(ql.effect[], bigint, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.move_steps(p_effects ql.effect[], p_wanted bigint) RETURNS void
+CREATE FUNCTION ql.move_steps(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1914,7 +1935,8 @@ begin
           where e.from_status = 'ready'
             and (e.to_status = 'ready' or e.result_code = 'claim_budget_exhausted')
         ) as return_count,
-        (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id) as time_ms
+        coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+          as time_ms
       from unnest(p_effects) as e
       where e.entity = 'step' and e.from_status is not null
       group by e.run_id, e.entity_id
@@ -1932,7 +1954,7 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.move_steps(p_effects ql.effect[], p_wanted bigint) OWNER TO ql_migrator;
+ALTER FUNCTION ql.move_steps(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) OWNER TO ql_migrator;
 
 --
 -- Name: now_ms(); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -2394,10 +2416,10 @@ $$;
 ALTER FUNCTION ql.wait_run(p_run_id text) OWNER TO ql_migrator;
 
 --
--- Name: write_events(ql.effect[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: write_events(ql.effect[], bigint[], bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.write_events(p_effects ql.effect[]) RETURNS void
+CREATE FUNCTION ql.write_events(p_effects ql.effect[], p_versions bigint[], p_at_ms bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -2417,20 +2439,18 @@ begin
     case x.entity when 'run' then x.sequence else x.expected_version + 1 end,
     x.result_code,
     x.input_id,
-    x.updated_at_ms
+    coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = x.run_id))
   from (
     select
       e.*,
-      r.updated_at_ms,
-      r.version - count(*) over (partition by e.run_id)
+      p_versions[dense_rank() over (order by e.run_id)]
         + row_number() over (partition by e.run_id order by e.ordinal) as sequence
     from unnest(p_effects) as e
-    join ql.run as r on r.run_id = e.run_id
   ) as x;
 end;
 $$;
 
-ALTER FUNCTION ql.write_events(p_effects ql.effect[]) OWNER TO ql_migrator;
+ALTER FUNCTION ql.write_events(p_effects ql.effect[], p_versions bigint[], p_at_ms bigint) OWNER TO ql_migrator;
 
 --
 -- Name: publish_package(text, text, text); Type: FUNCTION; Schema: ql_admission; Owner: ql_authority
@@ -6993,11 +7013,11 @@ REVOKE ALL ON FUNCTION ql.accept_reports(p_commands ql.command[], p_kind text, p
 GRANT ALL ON FUNCTION ql.accept_reports(p_commands ql.command[], p_kind text, p_now_ms bigint) TO ql_authority;
 
 --
--- Name: FUNCTION add_attempts(p_effects ql.effect[], p_wanted bigint); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION add_attempts(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.add_attempts(p_effects ql.effect[], p_wanted bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.add_attempts(p_effects ql.effect[], p_wanted bigint) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.add_attempts(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.add_attempts(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) TO ql_authority;
 
 --
 -- Name: FUNCTION add_revisions(p_package_key text, p_generation bigint, p_model jsonb); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7127,11 +7147,11 @@ REVOKE ALL ON FUNCTION ql.clear_agenda(p_stage text, p_run_ids text[]) FROM PUBL
 GRANT ALL ON FUNCTION ql.clear_agenda(p_stage text, p_run_ids text[]) TO ql_authority;
 
 --
--- Name: FUNCTION close_leases(p_effects ql.effect[]); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION close_leases(p_effects ql.effect[], p_at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.close_leases(p_effects ql.effect[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.close_leases(p_effects ql.effect[]) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.close_leases(p_effects ql.effect[], p_at_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.close_leases(p_effects ql.effect[], p_at_ms bigint) TO ql_authority;
 
 --
 -- Name: FUNCTION command_list(p_commands text); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7334,32 +7354,32 @@ REVOKE ALL ON FUNCTION ql.make_offers(p_session ql.worker_session, p_held text[]
 GRANT ALL ON FUNCTION ql.make_offers(p_session ql.worker_session, p_held text[], p_offer_ids text[], p_digests text[], p_now_ms bigint, p_lease_ms bigint) TO ql_authority;
 
 --
--- Name: FUNCTION move_attempts(p_effects ql.effect[], p_wanted bigint); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION move_attempts(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.move_attempts(p_effects ql.effect[], p_wanted bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.move_attempts(p_effects ql.effect[], p_wanted bigint) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.move_attempts(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.move_attempts(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) TO ql_authority;
 
 --
--- Name: FUNCTION move_leases(p_effects ql.effect[], p_wanted bigint); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION move_leases(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.move_leases(p_effects ql.effect[], p_wanted bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.move_leases(p_effects ql.effect[], p_wanted bigint) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.move_leases(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.move_leases(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) TO ql_authority;
 
 --
--- Name: FUNCTION move_runs(p_effects ql.effect[], p_wanted bigint); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION move_runs(p_effects ql.effect[], p_wanted bigint, OUT versions bigint[], OUT at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.move_runs(p_effects ql.effect[], p_wanted bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.move_runs(p_effects ql.effect[], p_wanted bigint) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.move_runs(p_effects ql.effect[], p_wanted bigint, OUT versions bigint[], OUT at_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.move_runs(p_effects ql.effect[], p_wanted bigint, OUT versions bigint[], OUT at_ms bigint) TO ql_authority;
 
 --
--- Name: FUNCTION move_steps(p_effects ql.effect[], p_wanted bigint); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION move_steps(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.move_steps(p_effects ql.effect[], p_wanted bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.move_steps(p_effects ql.effect[], p_wanted bigint) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.move_steps(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.move_steps(p_effects ql.effect[], p_wanted bigint, p_at_ms bigint) TO ql_authority;
 
 --
 -- Name: FUNCTION now_ms(); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7453,11 +7473,11 @@ REVOKE ALL ON FUNCTION ql.wait_run(p_run_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.wait_run(p_run_id text) TO ql_authority;
 
 --
--- Name: FUNCTION write_events(p_effects ql.effect[]); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION write_events(p_effects ql.effect[], p_versions bigint[], p_at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.write_events(p_effects ql.effect[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.write_events(p_effects ql.effect[]) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.write_events(p_effects ql.effect[], p_versions bigint[], p_at_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.write_events(p_effects ql.effect[], p_versions bigint[], p_at_ms bigint) TO ql_authority;
 
 --
 -- Name: FUNCTION publish_package(p_package_key text, p_manifest text, p_base_dir text); Type: ACL; Schema: ql_admission; Owner: ql_authority

@@ -9,6 +9,7 @@ import pytest
 from qinglong_sql.errors import Malformed
 from tests import acting
 from tests.acting import LEASE_MS, Engine, Held, Store
+from tests.stores import FakeClock
 
 
 @pytest.fixture(autouse=True)
@@ -405,3 +406,27 @@ def two_ends(store: Store) -> list[acting.Row]:
     rows = json.loads(acting.commands(*held.values(), **ended))
     assert isinstance(rows, list)
     return rows
+
+
+def test_a_batch_after_a_clock_that_stepped_back_keeps_the_time_of_each_run(
+    store: Store, clock: FakeClock
+) -> None:
+    acting.publish(store, {"a": []})
+    acting.register(store)
+    times = {}
+    for key, ms in (("one", 0), ("two", -60_000)):
+        at_ms = clock.advance(ms)
+        times[acting.start(store, key=key)] = at_ms
+        acting.admit(store, list(times)[-1])
+    rows = acting.offer_rows(store, ["o1", "o2"])
+    held = [
+        Held(one["attempt_id"], one["fence"], acting.token(one["offer_id"]), one) for one in rows
+    ]
+    assert {row["outcome"] for row in acting.cross(store, *held)} == {"applied"}
+    assert {row["outcome"] for row in acting.report(store, *held)} == {"applied"}
+    for run_id, at_ms in times.items():
+        assert acting.step(store, run_id)["finished_at_ms"] == at_ms
+        told = store.read("event_log", run_id=run_id, order="sequence")
+        assert {row["created_at_ms"] for row in told} == {at_ms}
+        assert [row["sequence"] for row in told] == list(range(1, len(told) + 1))
+    assert acting.unbroken(store)

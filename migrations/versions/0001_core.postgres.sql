@@ -2716,13 +2716,14 @@ group by a.queue;
 
 set local search_path = pg_catalog, pg_temp;
 
--- from sql/postgres/effect.sql sha256 828b530fca73f76a3b4d9d613e0458f2dc581a327bd0307f13ee51112344cefa
+-- from sql/postgres/effect.sql sha256 7fd0d96bb177e3a7f170710e204f300d7d54f936efdb620e1b2654daa16f8682
 -- EFFECT — the only code that moves a state (DESIGN §4). Effects come from a decision view, are
 -- read after every lock, and may span many runs; ordinals inside a run may have holes.
 --
--- The runs are moved first: their new version gives each effect its sequence, and `updated_at_ms`
--- is the effect time that later statements read: the later of now and the run's newest time, so a
--- clock that steps back never breaks the write that ends a run.
+-- The runs are moved first: their version gives each effect its sequence, and `updated_at_ms` is
+-- the effect time: the later of now and the run's newest time, so a clock that steps back never
+-- breaks the write that ends a run. Nearly always that is one time for all runs, which then nobody
+-- has to look up (p_at_ms; null when they differ).
 -- An entity is updated once: compare-and-swap on its first effect, status of its last, version plus
 -- the number of its effects. What a command brought is joined from its input row by `input_id`.
 
@@ -2744,6 +2745,7 @@ declare
   v_attempt_new bigint;
   v_attempt bigint;
   v_lease bigint;
+  v_moved record;
 begin
   if v_count = 0 then
     return v_count;
@@ -2757,24 +2759,24 @@ begin
   into v_step_new, v_step, v_attempt_new, v_attempt, v_lease
   from unnest(p_effects) as e;
 
-  perform ql.move_runs(p_effects, v_count);
-  perform ql.write_events(p_effects);
+  v_moved := ql.move_runs(p_effects, v_count);
+  perform ql.write_events(p_effects, v_moved.versions, v_moved.at_ms);
   if v_step_new > 0 then
     perform ql.add_steps(p_effects, v_step_new);
   end if;
   if v_step > 0 then
-    perform ql.move_steps(p_effects, v_step);
+    perform ql.move_steps(p_effects, v_step, v_moved.at_ms);
   end if;
   if v_attempt_new > 0 then
-    perform ql.add_attempts(p_effects, v_attempt_new);
+    perform ql.add_attempts(p_effects, v_attempt_new, v_moved.at_ms);
   end if;
   if v_attempt > 0 then
-    perform ql.move_attempts(p_effects, v_attempt);
+    perform ql.move_attempts(p_effects, v_attempt, v_moved.at_ms);
     perform ql.keep_outputs(p_effects);  -- finds the report by the fence, so before leases close
-    perform ql.close_leases(p_effects);
+    perform ql.close_leases(p_effects, v_moved.at_ms);
   end if;
   if v_lease > 0 then
-    perform ql.move_leases(p_effects, v_lease);
+    perform ql.move_leases(p_effects, v_lease, v_moved.at_ms);
   end if;
   perform ql.announce(p_effects, p_stage);
   return v_count;
@@ -2801,9 +2803,14 @@ $$;
 
 -- HELPER   move_runs — count what happened to each run, end it, or note its intent
 -- WRITES   run
+-- RETURNS  by run_id the version that each had; the effect time, if it is the same for all
 -- RAISES   QL409
-create or replace function ql.move_runs (p_effects ql.effect[], p_wanted bigint)
-returns void
+create or replace function ql.move_runs (
+  p_effects ql.effect[],
+  p_wanted bigint,
+  out versions bigint[],
+  out at_ms bigint
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -2849,10 +2856,13 @@ begin
     where r.run_id = m.run_id
       and r.status = 'running'
       and r.version = coalesce(m.expected_version, r.version)
-    returning m.effect_count
+    returning r.run_id, m.effect_count, r.version - m.effect_count as version, r.updated_at_ms
   )
-  select coalesce(sum(w.effect_count), 0)::bigint
-  into v_hit
+  select
+    coalesce(sum(w.effect_count), 0)::bigint,
+    array_agg(w.version order by w.run_id),
+    case when min(w.updated_at_ms) = max(w.updated_at_ms) then min(w.updated_at_ms) end
+  into v_hit, versions, at_ms
   from moved as w;
   perform ql.assert_all_hit('run', p_wanted, v_hit);
 end;
@@ -2860,7 +2870,11 @@ $$;
 
 -- HELPER   write_events — one row of history for each effect, in the order of the ordinals
 -- WRITES   run_event
-create or replace function ql.write_events (p_effects ql.effect[])
+create or replace function ql.write_events (
+  p_effects ql.effect[],
+  p_versions bigint[],
+  p_at_ms bigint
+)
 returns void
 language plpgsql
 volatile
@@ -2882,15 +2896,13 @@ begin
     case x.entity when 'run' then x.sequence else x.expected_version + 1 end,
     x.result_code,
     x.input_id,
-    x.updated_at_ms
+    coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = x.run_id))
   from (
     select
       e.*,
-      r.updated_at_ms,
-      r.version - count(*) over (partition by e.run_id)
+      p_versions[dense_rank() over (order by e.run_id)]
         + row_number() over (partition by e.run_id order by e.ordinal) as sequence
     from unnest(p_effects) as e
-    join ql.run as r on r.run_id = e.run_id
   ) as x;
 end;
 $$;
@@ -2980,7 +2992,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/effect_step.sql sha256 c91eba1c49f548b39376a3d90dd50a6b90d6ea2d2da2401cd57390f68d1d91d1
+-- from sql/postgres/effect_step.sql sha256 4b8385b42c6c2cc587b4b3e82af33ea7db7edaa3b3e7267f11573c4d9233261e
 -- EFFECTS ON STEPS — called by apply_effects (effect.sql) and by nothing else. The effect time is
 -- the run's `updated_at_ms`.
 
@@ -3023,7 +3035,11 @@ $$;
 -- HELPER   move_steps — move steps: status, times, counts of starts and of claims that came back
 -- WRITES   step_run
 -- RAISES   QL409
-create or replace function ql.move_steps (p_effects ql.effect[], p_wanted bigint)
+create or replace function ql.move_steps (
+  p_effects ql.effect[],
+  p_wanted bigint,
+  p_at_ms bigint
+)
 returns void
 language plpgsql
 volatile
@@ -3076,7 +3092,8 @@ begin
           where e.from_status = 'ready'
             and (e.to_status = 'ready' or e.result_code = 'claim_budget_exhausted')
         ) as return_count,
-        (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id) as time_ms
+        coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+          as time_ms
       from unnest(p_effects) as e
       where e.entity = 'step' and e.from_status is not null
       group by e.run_id, e.entity_id
@@ -3129,14 +3146,18 @@ begin
 end;
 $$;
 
--- from sql/postgres/effect_attempt.sql sha256 49ebb7536081fe5825ad0a1e18ed0f917a7bc88a0bfa8280fbf8f40e32ec83c9
+-- from sql/postgres/effect_attempt.sql sha256 189a1906d0123de259d14e13fef6b247ca1c6d177e95e8ec9d298180f1c1677f
 -- EFFECTS ON ATTEMPTS AND LEASES — called by apply_effects (effect.sql) and by nothing else. The
 -- effect time is the run's `updated_at_ms`.
 
 -- HELPER   add_attempts — admit attempts for the present epoch of their steps
 -- WRITES   task_attempt
 -- RAISES   QL409
-create or replace function ql.add_attempts (p_effects ql.effect[], p_wanted bigint)
+create or replace function ql.add_attempts (
+  p_effects ql.effect[],
+  p_wanted bigint,
+  p_at_ms bigint
+)
 returns void
 language plpgsql
 volatile
@@ -3158,13 +3179,17 @@ begin
     s.task_id,
     t.queue,
     ql.jitter(e.run_id, s.step_key, n.number),
-    r.updated_at_ms,
+    w.at_ms,
     e.to_status,
     1,
-    r.updated_at_ms
+    w.at_ms
   from unnest(p_effects) as e
   cross join lateral (select substr(e.entity_id, length(e.run_id) + 2)::bigint as number) as n
-  join ql.run as r on r.run_id = e.run_id
+  cross join lateral (
+    select
+      coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+        as at_ms
+  ) as w
   join ql.step_run as s on s.run_id = e.run_id and s.step_key = e.input_id
   join ql.task_revision as t on t.task_id = s.task_id
   where e.entity = 'attempt' and e.from_status is null
@@ -3178,7 +3203,11 @@ $$;
 -- READS    attempt_report at the lease's fence: what the worker said under this very lease
 -- WRITES   task_attempt
 -- RAISES   QL409
-create or replace function ql.move_attempts (p_effects ql.effect[], p_wanted bigint)
+create or replace function ql.move_attempts (
+  p_effects ql.effect[],
+  p_wanted bigint,
+  p_at_ms bigint
+)
 returns void
 language plpgsql
 volatile
@@ -3232,7 +3261,8 @@ begin
         (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
         count(*) filter (where e.to_status = 'starting') as starting_count,
         count(*) filter (where e.to_status = 'running') as running_count,
-        (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id) as time_ms
+        coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+          as time_ms
       from unnest(p_effects) as e
       where e.entity = 'attempt' and e.from_status is not null
       group by e.run_id, e.entity_id
@@ -3252,7 +3282,7 @@ $$;
 
 -- HELPER   close_leases — the end of an attempt ends its lease; no effect or event of its own
 -- WRITES   attempt_lease
-create or replace function ql.close_leases (p_effects ql.effect[])
+create or replace function ql.close_leases (p_effects ql.effect[], p_at_ms bigint)
 returns void
 language plpgsql
 volatile
@@ -3267,9 +3297,13 @@ begin
     end,
     version = l.version + 1,
     fence = l.fence + 1,
-    closed_at_ms = r.updated_at_ms
+    closed_at_ms = w.at_ms
   from unnest(p_effects) as e
-  join ql.run as r on r.run_id = e.run_id
+  cross join lateral (
+    select
+      coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+        as at_ms
+  ) as w
   where l.attempt_id = e.entity_id
     and l.status = 'leased'
     and e.entity = 'attempt'
@@ -3281,7 +3315,11 @@ $$;
 -- READS    attempt_offer: who takes it, under which token, until when
 -- WRITES   attempt_lease
 -- RAISES   QL409
-create or replace function ql.move_leases (p_effects ql.effect[], p_wanted bigint)
+create or replace function ql.move_leases (
+  p_effects ql.effect[],
+  p_wanted bigint,
+  p_at_ms bigint
+)
 returns void
 language plpgsql
 volatile
@@ -3306,10 +3344,14 @@ begin
     o.token_digest,
     o.self_fencing,
     o.grace_ms,
-    r.updated_at_ms,
+    w.at_ms,
     o.expires_at_ms
   from unnest(p_effects) as e
-  join ql.run as r on r.run_id = e.run_id
+  cross join lateral (
+    select
+      coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+        as at_ms
+  ) as w
   join ql.attempt_offer as o on o.offer_id = e.input_id and o.attempt_id = e.entity_id
   where e.entity = 'lease' and e.from_status is null
   on conflict do nothing;
@@ -3326,10 +3368,14 @@ begin
     self_fencing = coalesce(o.self_fencing, l.self_fencing),
     grace_ms = coalesce(o.grace_ms, l.grace_ms),
     expires_at_ms = coalesce(o.expires_at_ms, l.expires_at_ms),
-    leased_at_ms = case when e.to_status = 'leased' then r.updated_at_ms else l.leased_at_ms end,
-    closed_at_ms = case when e.to_status <> 'leased' then r.updated_at_ms end
+    leased_at_ms = case when e.to_status = 'leased' then w.at_ms else l.leased_at_ms end,
+    closed_at_ms = case when e.to_status <> 'leased' then w.at_ms end
   from unnest(p_effects) as e
-  join ql.run as r on r.run_id = e.run_id
+  cross join lateral (
+    select
+      coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+        as at_ms
+  ) as w
   left join ql.attempt_offer as o
     on o.offer_id = e.input_id and o.attempt_id = e.entity_id and e.to_status = 'leased'
   where l.attempt_id = e.entity_id

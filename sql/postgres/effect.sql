@@ -1,9 +1,10 @@
 -- EFFECT — the only code that moves a state (DESIGN §4). Effects come from a decision view, are
 -- read after every lock, and may span many runs; ordinals inside a run may have holes.
 --
--- The runs are moved first: their new version gives each effect its sequence, and `updated_at_ms`
--- is the effect time that later statements read: the later of now and the run's newest time, so a
--- clock that steps back never breaks the write that ends a run.
+-- The runs are moved first: their version gives each effect its sequence, and `updated_at_ms` is
+-- the effect time: the later of now and the run's newest time, so a clock that steps back never
+-- breaks the write that ends a run. Nearly always that is one time for all runs, which then nobody
+-- has to look up (p_at_ms; null when they differ).
 -- An entity is updated once: compare-and-swap on its first effect, status of its last, version plus
 -- the number of its effects. What a command brought is joined from its input row by `input_id`.
 
@@ -25,6 +26,7 @@ declare
   v_attempt_new bigint;
   v_attempt bigint;
   v_lease bigint;
+  v_moved record;
 begin
   if v_count = 0 then
     return v_count;
@@ -38,24 +40,24 @@ begin
   into v_step_new, v_step, v_attempt_new, v_attempt, v_lease
   from unnest(p_effects) as e;
 
-  perform ql.move_runs(p_effects, v_count);
-  perform ql.write_events(p_effects);
+  v_moved := ql.move_runs(p_effects, v_count);
+  perform ql.write_events(p_effects, v_moved.versions, v_moved.at_ms);
   if v_step_new > 0 then
     perform ql.add_steps(p_effects, v_step_new);
   end if;
   if v_step > 0 then
-    perform ql.move_steps(p_effects, v_step);
+    perform ql.move_steps(p_effects, v_step, v_moved.at_ms);
   end if;
   if v_attempt_new > 0 then
-    perform ql.add_attempts(p_effects, v_attempt_new);
+    perform ql.add_attempts(p_effects, v_attempt_new, v_moved.at_ms);
   end if;
   if v_attempt > 0 then
-    perform ql.move_attempts(p_effects, v_attempt);
+    perform ql.move_attempts(p_effects, v_attempt, v_moved.at_ms);
     perform ql.keep_outputs(p_effects);  -- finds the report by the fence, so before leases close
-    perform ql.close_leases(p_effects);
+    perform ql.close_leases(p_effects, v_moved.at_ms);
   end if;
   if v_lease > 0 then
-    perform ql.move_leases(p_effects, v_lease);
+    perform ql.move_leases(p_effects, v_lease, v_moved.at_ms);
   end if;
   perform ql.announce(p_effects, p_stage);
   return v_count;
@@ -82,9 +84,14 @@ $$;
 
 -- HELPER   move_runs — count what happened to each run, end it, or note its intent
 -- WRITES   run
+-- RETURNS  by run_id the version that each had; the effect time, if it is the same for all
 -- RAISES   QL409
-create or replace function ql.move_runs (p_effects ql.effect[], p_wanted bigint)
-returns void
+create or replace function ql.move_runs (
+  p_effects ql.effect[],
+  p_wanted bigint,
+  out versions bigint[],
+  out at_ms bigint
+)
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
@@ -130,10 +137,13 @@ begin
     where r.run_id = m.run_id
       and r.status = 'running'
       and r.version = coalesce(m.expected_version, r.version)
-    returning m.effect_count
+    returning r.run_id, m.effect_count, r.version - m.effect_count as version, r.updated_at_ms
   )
-  select coalesce(sum(w.effect_count), 0)::bigint
-  into v_hit
+  select
+    coalesce(sum(w.effect_count), 0)::bigint,
+    array_agg(w.version order by w.run_id),
+    case when min(w.updated_at_ms) = max(w.updated_at_ms) then min(w.updated_at_ms) end
+  into v_hit, versions, at_ms
   from moved as w;
   perform ql.assert_all_hit('run', p_wanted, v_hit);
 end;
@@ -141,7 +151,11 @@ $$;
 
 -- HELPER   write_events — one row of history for each effect, in the order of the ordinals
 -- WRITES   run_event
-create or replace function ql.write_events (p_effects ql.effect[])
+create or replace function ql.write_events (
+  p_effects ql.effect[],
+  p_versions bigint[],
+  p_at_ms bigint
+)
 returns void
 language plpgsql
 volatile
@@ -163,15 +177,13 @@ begin
     case x.entity when 'run' then x.sequence else x.expected_version + 1 end,
     x.result_code,
     x.input_id,
-    x.updated_at_ms
+    coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = x.run_id))
   from (
     select
       e.*,
-      r.updated_at_ms,
-      r.version - count(*) over (partition by e.run_id)
+      p_versions[dense_rank() over (order by e.run_id)]
         + row_number() over (partition by e.run_id order by e.ordinal) as sequence
     from unnest(p_effects) as e
-    join ql.run as r on r.run_id = e.run_id
   ) as x;
 end;
 $$;

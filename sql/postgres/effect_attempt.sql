@@ -4,7 +4,11 @@
 -- HELPER   add_attempts — admit attempts for the present epoch of their steps
 -- WRITES   task_attempt
 -- RAISES   QL409
-create or replace function ql.add_attempts (p_effects ql.effect[], p_wanted bigint)
+create or replace function ql.add_attempts (
+  p_effects ql.effect[],
+  p_wanted bigint,
+  p_at_ms bigint
+)
 returns void
 language plpgsql
 volatile
@@ -26,13 +30,17 @@ begin
     s.task_id,
     t.queue,
     ql.jitter(e.run_id, s.step_key, n.number),
-    r.updated_at_ms,
+    w.at_ms,
     e.to_status,
     1,
-    r.updated_at_ms
+    w.at_ms
   from unnest(p_effects) as e
   cross join lateral (select substr(e.entity_id, length(e.run_id) + 2)::bigint as number) as n
-  join ql.run as r on r.run_id = e.run_id
+  cross join lateral (
+    select
+      coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+        as at_ms
+  ) as w
   join ql.step_run as s on s.run_id = e.run_id and s.step_key = e.input_id
   join ql.task_revision as t on t.task_id = s.task_id
   where e.entity = 'attempt' and e.from_status is null
@@ -46,7 +54,11 @@ $$;
 -- READS    attempt_report at the lease's fence: what the worker said under this very lease
 -- WRITES   task_attempt
 -- RAISES   QL409
-create or replace function ql.move_attempts (p_effects ql.effect[], p_wanted bigint)
+create or replace function ql.move_attempts (
+  p_effects ql.effect[],
+  p_wanted bigint,
+  p_at_ms bigint
+)
 returns void
 language plpgsql
 volatile
@@ -100,7 +112,8 @@ begin
         (array_agg(e.result_code order by e.ordinal desc))[1] as result_code,
         count(*) filter (where e.to_status = 'starting') as starting_count,
         count(*) filter (where e.to_status = 'running') as running_count,
-        (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id) as time_ms
+        coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+          as time_ms
       from unnest(p_effects) as e
       where e.entity = 'attempt' and e.from_status is not null
       group by e.run_id, e.entity_id
@@ -120,7 +133,7 @@ $$;
 
 -- HELPER   close_leases — the end of an attempt ends its lease; no effect or event of its own
 -- WRITES   attempt_lease
-create or replace function ql.close_leases (p_effects ql.effect[])
+create or replace function ql.close_leases (p_effects ql.effect[], p_at_ms bigint)
 returns void
 language plpgsql
 volatile
@@ -135,9 +148,13 @@ begin
     end,
     version = l.version + 1,
     fence = l.fence + 1,
-    closed_at_ms = r.updated_at_ms
+    closed_at_ms = w.at_ms
   from unnest(p_effects) as e
-  join ql.run as r on r.run_id = e.run_id
+  cross join lateral (
+    select
+      coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+        as at_ms
+  ) as w
   where l.attempt_id = e.entity_id
     and l.status = 'leased'
     and e.entity = 'attempt'
@@ -149,7 +166,11 @@ $$;
 -- READS    attempt_offer: who takes it, under which token, until when
 -- WRITES   attempt_lease
 -- RAISES   QL409
-create or replace function ql.move_leases (p_effects ql.effect[], p_wanted bigint)
+create or replace function ql.move_leases (
+  p_effects ql.effect[],
+  p_wanted bigint,
+  p_at_ms bigint
+)
 returns void
 language plpgsql
 volatile
@@ -174,10 +195,14 @@ begin
     o.token_digest,
     o.self_fencing,
     o.grace_ms,
-    r.updated_at_ms,
+    w.at_ms,
     o.expires_at_ms
   from unnest(p_effects) as e
-  join ql.run as r on r.run_id = e.run_id
+  cross join lateral (
+    select
+      coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+        as at_ms
+  ) as w
   join ql.attempt_offer as o on o.offer_id = e.input_id and o.attempt_id = e.entity_id
   where e.entity = 'lease' and e.from_status is null
   on conflict do nothing;
@@ -194,10 +219,14 @@ begin
     self_fencing = coalesce(o.self_fencing, l.self_fencing),
     grace_ms = coalesce(o.grace_ms, l.grace_ms),
     expires_at_ms = coalesce(o.expires_at_ms, l.expires_at_ms),
-    leased_at_ms = case when e.to_status = 'leased' then r.updated_at_ms else l.leased_at_ms end,
-    closed_at_ms = case when e.to_status <> 'leased' then r.updated_at_ms end
+    leased_at_ms = case when e.to_status = 'leased' then w.at_ms else l.leased_at_ms end,
+    closed_at_ms = case when e.to_status <> 'leased' then w.at_ms end
   from unnest(p_effects) as e
-  join ql.run as r on r.run_id = e.run_id
+  cross join lateral (
+    select
+      coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+        as at_ms
+  ) as w
   left join ql.attempt_offer as o
     on o.offer_id = e.input_id and o.attempt_id = e.entity_id and e.to_status = 'leased'
   where l.attempt_id = e.entity_id

@@ -40,7 +40,11 @@ $$;
 -- HELPER   move_steps — move steps: status, times, counts of starts and of claims that came back
 -- WRITES   step_run
 -- RAISES   QL409
-create or replace function ql.move_steps (p_effects ql.effect[], p_wanted bigint)
+create or replace function ql.move_steps (
+  p_effects ql.effect[],
+  p_wanted bigint,
+  p_at_ms bigint
+)
 returns void
 language plpgsql
 volatile
@@ -93,7 +97,8 @@ begin
           where e.from_status = 'ready'
             and (e.to_status = 'ready' or e.result_code = 'claim_budget_exhausted')
         ) as return_count,
-        (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id) as time_ms
+        coalesce(p_at_ms, (select r.updated_at_ms from ql.run as r where r.run_id = e.run_id))
+          as time_ms
       from unnest(p_effects) as e
       where e.entity = 'step' and e.from_status is not null
       group by e.run_id, e.entity_id
