@@ -26,6 +26,7 @@ from qinglong_sql.edge_packages import publisher
 from qinglong_sql.edge_setting import SETTINGS, only_one
 from qinglong_sql.errors import NotReady
 from qinglong_sql.package import parse_package
+from qinglong_sql.scheduler import Turn, local_cycle
 from qinglong_sql.store.sqlite import Profile, open_sqlite
 from tests.shell import HOME, Shell, ended
 from tests.site import alive, wait
@@ -464,6 +465,31 @@ def test_an_edge_that_never_started_anything_is_idle_as_well(served: Edge) -> No
     served.interrupts = lambda: int(time.monotonic() > end)
     served.serve()
     assert served.status()["cycles"] < 45, "it backs off: what its fork server says is heard once"
+
+
+def test_what_a_connection_works_in_does_not_grow(served: Edge) -> None:
+    store = served._store
+    package = parse_package(b"package: p\ntasks: {t: {run: 'true'}}\n", "p.yaml")
+    publisher(store)(package)
+    names = [row[0] for row in store._connection.execute(
+        "select name from sqlite_temp_schema where type = 'table'"
+    )]  # fmt: skip
+
+    def rows_after(numbers: range) -> dict[str, int]:
+        for number in numbers:
+            run_id = store.call(
+                "start_run", p_package_key="p", p_kind="task", p_target_key="t",
+                p_run_key=str(number), p_input="{}",
+            )[0]["run_id"]  # fmt: skip
+            local_cycle(store, Turn())
+            store.call("request_cancel", p_run_id=run_id, p_reason="user", p_actor="test")
+            local_cycle(store, Turn())
+            assert store.read("run_state", run_id=run_id)[0]["status"] == "cancelled"
+        counted = "select count(*) from temp."
+        return {name: store._connection.execute(counted + name).fetchone()[0] for name in names}
+
+    assert len(names) > 10
+    assert rows_after(range(3)) == rows_after(range(3, 20))
 
 
 # -- units
