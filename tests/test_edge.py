@@ -25,6 +25,7 @@ from qinglong_sql.edge_log import LINES_A_WINDOW, SAME_AGAIN_S, WINDOW_S, Log
 from qinglong_sql.edge_packages import publisher
 from qinglong_sql.edge_setting import SETTINGS, only_one
 from qinglong_sql.errors import NotReady
+from qinglong_sql.limits import PAGE_SIZE
 from qinglong_sql.package import parse_package
 from qinglong_sql.scheduler import Turn, local_cycle
 from qinglong_sql.store.sqlite import Profile, open_sqlite
@@ -475,21 +476,19 @@ def test_what_a_connection_works_in_does_not_grow(served: Edge) -> None:
         "select name from sqlite_temp_schema where type = 'table'"
     )]  # fmt: skip
 
-    def rows_after(numbers: range) -> dict[str, int]:
-        for number in numbers:
-            run_id = store.call(
-                "start_run", p_package_key="p", p_kind="task", p_target_key="t",
-                p_run_key=str(number), p_input="{}",
-            )[0]["run_id"]  # fmt: skip
-            local_cycle(store, Turn())
-            store.call("request_cancel", p_run_id=run_id, p_reason="user", p_actor="test")
-            local_cycle(store, Turn())
-            assert store.read("run_state", run_id=run_id)[0]["status"] == "cancelled"
-        counted = "select count(*) from temp."
-        return {name: store._connection.execute(counted + name).fetchone()[0] for name in names}
-
-    assert len(names) > 10
-    assert rows_after(range(3)) == rows_after(range(3, 20))
+    for number in range(PAGE_SIZE + 8):
+        run_id = store.call(
+            "start_run", p_package_key="p", p_kind="task", p_target_key="t",
+            p_run_key=str(number), p_input="{}",
+        )[0]["run_id"]  # fmt: skip
+        local_cycle(store, Turn())
+        store.call("request_cancel", p_run_id=run_id, p_reason="user", p_actor="test")
+        local_cycle(store, Turn())
+        assert store.read("run_state", run_id=run_id)[0]["status"] == "cancelled"
+    counted = "select count(*) from temp."
+    rows = {name: store._connection.execute(counted + name).fetchone()[0] for name in names}
+    assert len(rows) > 10
+    assert max(rows.values()) <= PAGE_SIZE, rows
 
 
 # -- units
