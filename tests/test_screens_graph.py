@@ -76,6 +76,12 @@ def test_a_picture_is_written_to_a_file_in_the_format_of_its_name(facts: Facts) 
     assert shell("graph", run, "--format", "mermaid", "--direction", "right").stdout.startswith(
         "flowchart LR\n"
     )
+    done = shell("graph", run, "-o", "a.png")
+    assert (done.returncode, (shell.folder / "a.png").exists()) == (2, False)
+    assert ".png says no format" in done.stderr and ".svg, or give --format" in done.stderr
+    assert shell("graph", run, "-o", "a.png", "--format", "svg").returncode == 0
+    assert shell("graph", run, "-o", "B.SVG").returncode == 0
+    assert (shell.folder / "B.SVG").read_text() == (shell.folder / "a.png").read_text()
     done = shell("graph", run, "-o", "no/where.svg")
     assert (done.returncode, done.stderr) == (2, "no/where.svg: No such file or directory\n")
     drawn = shell("graph", run, "--format", "svg").stdout

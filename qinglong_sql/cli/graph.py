@@ -74,6 +74,7 @@ def graph(
     A FILE's workflow is drawn as it is written, a RUN's with the states of its steps: as a colour,
     a sign, a word and a shape or stroke.
     """
+    form = form or format_of(output)
     if is_file(subject):
         drawn = of_file(Path(subject), workflow)
     elif workflow is not None:
@@ -83,7 +84,6 @@ def graph(
     if as_json:
         print_json({"steps": drawn.steps, "needs": drawn.needs, "states": drawn.states})
         return
-    form = form or OF_SUFFIX.get(output.suffix if output else "", "text")
     wide = None if output else room()
     text = picture(
         drawn, form, DOWN[direction], ascii_only or (output is None and plain_signs()), wide
@@ -95,6 +95,21 @@ def graph(
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadFile(f"{output}: {error.strerror}") from error
+
+
+def format_of(output: Path | None) -> str:
+    """The format that a file's ending says; text when it has none, or there is no file.
+
+    Raises BadParameter for an ending that says something else.
+    """
+    ending = output.suffix if output else ""
+    if ending and ending.lower() not in OF_SUFFIX:
+        raise click.BadParameter(
+            f"{ending} says no format that is drawn here: name it {', '.join(OF_SUFFIX)},"
+            " or give --format",
+            param_hint="'-o' / '--output'",
+        )
+    return OF_SUFFIX.get(ending.lower(), "text")
 
 
 def picture(drawn: Drawn, form: str, down: bool | None, ascii_only: bool, wide: int | None) -> str:
