@@ -73,9 +73,7 @@ def test_what_failed_is_mended_and_goes_on(shell: Shell) -> None:
     edge = "an edge takes it, or " if shell.dsn.startswith("sqlite") else ""
     drive = f"to drive it: {edge}qinglong-sql run FILE w with the same input\n"
     assert told(shell, "retry", old) == f"run NEW retries OLD: {words}\n{TABLE}\n{drive}"
-    assert told(shell, "retry", old) == (
-        f"run NEW retries OLD already: running; {words}\n{TABLE}\n{drive}"
-    )
+    assert told(shell, "retry", old) == (f"run NEW retries OLD already: running; {words}\n{drive}")
     new = newest(shell)
     assert json.loads(shell("runs", "--json").stdout)[0]["retry_of_run_id"] == old
 
@@ -108,6 +106,30 @@ def test_a_mended_file_is_published_by_the_retry_itself(shell: Shell) -> None:
     assert shell("run", "jobs.yaml").returncode == 0
     runs = json.loads(shell("runs", "--json").stdout)
     assert [one["status"] for one in runs] == ["succeeded", "failed"]
+
+
+def test_an_open_retry_of_an_older_file_is_told(shell: Shell) -> None:
+    assert shell("run", "jobs.yaml").returncode == 1
+    old = newest(shell)
+    shell("retry", old)
+    retry = newest(shell)
+    note = (
+        f"note: run {retry[:12]} of generation 1 is still open (a retry of {old[:12]}); it keeps"
+        f" its generation: cancel it with qinglong-sql cancel {retry[:12]}\n"
+    )
+    assert "note" not in shell("publish", "jobs.yaml").stderr
+    shell.write("jobs.yaml", MENDED + "  other: {steps: {a: {run: 'true'}}}\n")
+    assert shell("publish", "jobs.yaml").stderr == note
+    done = shell("run", "jobs.yaml", "other")
+    assert done.returncode == 0 and note not in done.stderr, "it is of another workflow"
+    done = shell("run", "jobs.yaml", "w")
+    assert done.returncode == 0 and note in done.stdout + done.stderr
+    for key in "abc":
+        shell("start", "jobs", "w", "--key", key)
+    shell.write("jobs.yaml", PACKAGE)
+    assert len(shell("publish", "jobs.yaml").stderr.splitlines()) == 4
+    assert shell("cancel", "--package", "jobs", "--yes").returncode == 0
+    assert not shell("publish", "jobs.yaml").stderr, "what is being cancelled runs no more"
 
 
 def test_a_retry_that_fails_is_retried_in_turn(shell: Shell) -> None:

@@ -60,6 +60,17 @@ class Lazy(click.Group):
             teach(command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is called; one that is mistyped is told with the nearest."""
+        name = args[0]
+        if name not in COMMANDS and not ctx.resilient_parsing and not name.startswith("-"):
+            from qinglong_sql.cli.spelling import did_you_mean
+
+            ctx.fail(f"no command {name!r}{did_you_mean(name, COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Every command with its whole first sentence: one that is cut off says nothing."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]

@@ -1,16 +1,22 @@
 """Commands about a package file: check, publish."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from qinglong_sql.cli.exits import Exit, Refused, leave, painted_fault, reported
-from qinglong_sql.cli.options import opened, package_file, with_dsn, with_json
+from qinglong_sql.cli.options import opened, package_file, same_dsn, with_dsn, with_json
+from qinglong_sql.cli.spelling import did_you_mean
 from qinglong_sql.cli.words import complain, print_json, say
-from qinglong_sql.package import Package, load_package
+from qinglong_sql.limits import PACKAGE_BYTES
+from qinglong_sql.package import Package, load_package, parse_package
 from qinglong_sql.package_fault import PackageFaults
-from qinglong_sql.store import Store
+from qinglong_sql.store import Span, Store
+
+STDIN = "-"
+OPEN_SHOWN = 3
 
 
 @click.command()
@@ -18,9 +24,13 @@ from qinglong_sql.store import Store
 @with_json
 @reported
 def check(file: Path, as_json: bool) -> None:
-    """Check a package FILE: `ok`, or all its faults (exit 2)."""
+    """Check a package FILE: `ok`, or all its faults (exit 2).
+
+    `-` is standard input. Of a file that is no YAML only the first place that cannot be read is
+    told: nothing is known of what is behind it.
+    """
     try:
-        package = load_package(file)
+        package = read_package(file)
     except PackageFaults as faults:
         if not as_json:
             raise
@@ -48,11 +58,21 @@ def publish(file: Path, dsn: str, as_json: bool) -> None:
     package = load_package(file)
     with opened(dsn, create=True) as store:
         row = publish_package(store, package)
+        notes = still_open(store, package.key, row["generation"], same_dsn(dsn))
+    for note in notes:
+        complain(note)
     if as_json:
         print_json(row)
         return
     said = "published" if row["outcome"] == "published" else "already active"
     say(f"{row['package_key']} generation {row['generation']} {said}")
+
+
+def read_package(file: Path) -> Package:
+    """The package of a file, or of standard input for `-`. Raises PackageFaults."""
+    if str(file) != STDIN:
+        return load_package(file)
+    return parse_package(sys.stdin.buffer.read(PACKAGE_BYTES + 1), STDIN)
 
 
 def publish_package(store: Store, package: Package) -> dict[str, Any]:
@@ -63,6 +83,35 @@ def publish_package(store: Store, package: Package) -> dict[str, Any]:
         p_manifest=package.manifest,
         p_base_dir=str(package.base_dir),
     )[0]
+
+
+def still_open(store: Store, package: str, generation: int, more: str, **target: str) -> list[str]:
+    """Notes on open runs of generations before this one: a driver goes on with them as they are.
+
+    `target` narrows them to a `kind` and `target_key`; `more` is put behind a shown command.
+    """
+    rows = store.read(
+        "open_run",
+        order="admitted_at_ms, run_id",
+        limit=OPEN_SHOWN + 1,
+        package_key=package,
+        generation=Span(0, generation),
+        cancel_requested_at_ms=None,
+        **target,
+    )
+    notes = []
+    for row in rows[:OPEN_SHOWN]:
+        old = row["retry_of_run_id"]
+        retry = f" (a retry of {old[:12]})" if old else ""
+        notes.append(
+            f"note: run {row['run_id'][:12]} of generation {row['generation']} is still open"
+            f"{retry}; it keeps its generation: cancel it with"
+            f" qinglong-sql cancel {row['run_id'][:12]}{more}"
+        )
+    if len(rows) > OPEN_SHOWN:
+        way = f"qinglong-sql runs --status running --package {package}{more}"
+        notes.append(f"note: and more runs of old generations are open: {way}")
+    return notes
 
 
 def choose_target(package: Package, name: str | None) -> tuple[str, str]:
@@ -81,4 +130,6 @@ def choose_target(package: Package, name: str | None) -> tuple[str, str]:
         return "workflow", name
     if name in tasks:
         return "task", name
-    raise Refused(f"no workflow or task {name!r}; there are: {', '.join([*workflows, *tasks])}")
+    near = did_you_mean(name, [*workflows, *tasks])
+    there = ", ".join([*workflows, *tasks])
+    raise Refused(f"no workflow or task {name!r}; there are: {there}{near}")

@@ -99,6 +99,9 @@ def retry(
             print_json({**row, "retry_of_run_id": old["run_id"], "steps": steps})
             return
         say(headline(store, old, row))
+        if row["outcome"] == "existing":  # what was taken over was told the first time
+            say(next_words(new, dsn, file))
+            return
         say_steps(steps)
         say("")
         if new["status"] == "running" and new["generation"] == old["generation"]:

@@ -17,7 +17,7 @@ from qinglong_sql.cli.options import (
     with_dsn,
     with_json,
 )
-from qinglong_sql.cli.package import choose_target, publish_package
+from qinglong_sql.cli.package import choose_target, publish_package, still_open
 from qinglong_sql.cli.progress import View, view_for
 from qinglong_sql.cli.runs import (
     run_input,
@@ -93,7 +93,7 @@ def run(
         refuse_without_rights(store)
         view = view_for(as_json, quiet)
         try:
-            row = admit(store, package, kind, target, text, new, view)
+            row = admit(store, package, kind, target, text, new, view, same_dsn(dsn))
             queues = sorted({task["queue"] for task in package.model["tasks"].values()})
             worker = own_worker(
                 store,
@@ -126,10 +126,19 @@ def refuse_without_rights(store: Store) -> None:
 
 
 def admit(
-    store: Store, package: Package, kind: str, target: str, text: str, new: bool, view: View
+    store: Store,
+    package: Package,
+    kind: str,
+    target: str,
+    text: str,
+    new: bool,
+    view: View,
+    more: str,
 ) -> Row:
     """Publish, then find the open run of the same content and input, or admit one."""
     generation = publish_package(store, package)["generation"]
+    for words in still_open(store, package.key, generation, more, kind=kind, target_key=target):
+        view.note(words)
     found = store.read(
         "target_state",
         package_key=package.key,

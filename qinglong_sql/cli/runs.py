@@ -10,6 +10,7 @@ import click
 from qinglong_sql.canonical import canonical, read_json
 from qinglong_sql.cli.exits import BadFile, Refused, reported
 from qinglong_sql.cli.options import opened, poke, with_dsn, with_json
+from qinglong_sql.cli.spelling import MOST, did_you_mean
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import complain, print_json, say
 from qinglong_sql.limits import INPUT_BYTES
@@ -119,7 +120,10 @@ def published_target(store: Store, package: str, name: str | None) -> tuple[str,
     """(kind, key) of what to start in the active generation. Raises Refused with the choices."""
     active = store.read("package_state", package_key=package, state="active")
     if not active:
-        raise Refused(f"no active package {package!r}; `qinglong-sql publish FILE` makes one")
+        known = store.read("package_state", order="package_key", limit=MOST, state="active")
+        near = did_you_mean(package, (row["package_key"] for row in known))
+        way = near or "; `qinglong-sql publish FILE` makes one"
+        raise Refused(f"no active package {package!r}{way}")
     rows = store.read(
         "target_state",
         order="kind desc, target_key",
@@ -138,7 +142,10 @@ def published_target(store: Store, package: str, name: str | None) -> tuple[str,
     choices = ", ".join(row["target_key"] for row in found)
     if name is None:
         raise Refused(f"say which one to start, of: {choices}")
-    raise Refused(f"package {package!r} has no workflow or task {name!r}; there are: {choices}")
+    near = did_you_mean(name, (row["target_key"] for row in found))
+    raise Refused(
+        f"package {package!r} has no workflow or task {name!r}; there are: {choices}{near}"
+    )
 
 
 def request_cancel(store: Store, run_id: str, actor: str = "") -> dict[str, Any]:
