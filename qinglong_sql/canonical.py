@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import re
 from typing import Any
 
@@ -70,6 +71,15 @@ def refuse_text(text: str) -> str | None:
     if SURROGATE.search(text):
         return "holds a lone surrogate"
     return None
+
+
+def utf8_text(text: str) -> str:
+    """Text of the system, such as a path, as its bytes read as UTF-8, whatever the locale is.
+
+    Only then a process under another locale names the same file. Bytes that are not UTF-8 become
+    lone surrogates, as in Python's own paths; `refuse_text` finds them.
+    """
+    return os.fsencode(text).decode("utf-8", "surrogateescape")
 
 
 def _refuse_unstorable(value: object) -> None:

@@ -32,6 +32,6 @@ class StatusFile:
             return
         self._not_before_ms = now_ms + self._every_ms
         new = self._path.with_name(f".{self._path.name}.new")
-        new.write_text(json.dumps(found) + "\n")
+        new.write_text(json.dumps(found) + "\n", encoding="utf-8")
         new.replace(self._path)
         self._known = known

@@ -182,7 +182,7 @@ def save_offers(state_dir: Path, offers: Mapping[str, Sequence[Offer]], saved: s
     if text != saved:
         new = state_dir / "offers.new"
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w") as file:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
         new.replace(state_dir / "offers.json")
     return text
@@ -191,7 +191,7 @@ def save_offers(state_dir: Path, offers: Mapping[str, Sequence[Offer]], saved: s
 def load_offers(state_dir: Path) -> dict[str, list[Offer]]:
     """What an earlier worker offered last, by queue; nothing when that cannot be read."""
     try:
-        found = json.loads((state_dir / "offers.json").read_text())
+        found = json.loads((state_dir / "offers.json").read_text(encoding="utf-8"))
         return {
             q: [Offer(str(i), str(token), 0) for i, token in found[q]] for q in found if found[q]
         }

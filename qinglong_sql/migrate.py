@@ -161,7 +161,7 @@ def statements(text: str) -> Iterator[str]:
 
 def _frozen_sqlite() -> Iterator[tuple[str, str]]:
     for path in sorted((migrations_folder() / "versions").glob("[0-9]*.sqlite.sql")):
-        yield path.name[:4], path.read_text()
+        yield path.name[:4], path.read_text(encoding="utf-8")
 
 
 def open_sqlite(path: Path) -> sqlite3.Connection:
@@ -216,7 +216,7 @@ def run_frozen(operations: Any, revision_file: str) -> None:
     """
     name = operations.get_context().dialect.name
     engine = "postgres" if name == "postgresql" else name
-    text = Path(revision_file).with_suffix(f".{engine}.sql").read_text()
+    text = Path(revision_file).with_suffix(f".{engine}.sql").read_text(encoding="utf-8")
     _run_text(operations, statements(text) if engine == "sqlite" else [text])
 
 

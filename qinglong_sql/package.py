@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qinglong_sql.canonical import canonical, digest
+from qinglong_sql.canonical import canonical, digest, utf8_text
 from qinglong_sql.limits import PACKAGE_BYTES
 from qinglong_sql.package_check import package_model
 from qinglong_sql.package_fault import Fault, Faults, PackageFaults, in_order
@@ -70,7 +70,7 @@ def parse_package(text_bytes: bytes, filename: str) -> Package:
         model=model,
         manifest=manifest,
         digest=digest(manifest),
-        base_dir=Path(os.path.abspath(filename)).parent,  # noqa: PTH100 - a link's own folder
+        base_dir=Path(utf8_text(os.path.abspath(filename))).parent,  # noqa: PTH100 - a link's own folder
         warnings=in_order(faults.warnings),
         source=faults.source(text),
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from qinglong_sql.apart import open_up, read_plain
-from qinglong_sql.canonical import canonical, read_json
+from qinglong_sql.canonical import canonical, read_json, utf8_text
 from qinglong_sql.evidence import LOG_CAP_BYTES, OURS, RecordBroken, read_receipt
 from qinglong_sql.execution import Receipt, Spec
 from qinglong_sql.limits import ERROR_BYTES, OUTPUT_BYTES
@@ -79,9 +79,9 @@ def worker_id(state_dir: Path) -> str:
     path = state_dir / "worker_id"
     if not path.exists():
         new = path.with_suffix(".new")
-        new.write_text("wk" + uuid.uuid4().hex[:24])
+        new.write_text("wk" + uuid.uuid4().hex[:24], encoding="utf-8")
         new.replace(path)
-    return path.read_text().strip()
+    return path.read_text(encoding="utf-8").strip()
 
 
 def environment(inherited: Mapping[str, str], task: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,9 +89,10 @@ def environment(inherited: Mapping[str, str], task: Mapping[str, Any]) -> dict[s
 
     Settings may hold a DSN with its password. A variable that is not UTF-8 cannot travel in a spec.
     """
+    plain = {utf8_text(name): utf8_text(value) for name, value in inherited.items()}
     kept = {
         name: value
-        for name, value in inherited.items()
+        for name, value in plain.items()
         if not name.startswith((SETTINGS_PREFIX, EXECUTION_PREFIX)) and _is_utf8(name + value)
     }
     return {**kept, **task}
@@ -114,8 +115,8 @@ def spec_of(lease: Mapping[str, Any], folder: Path, inherited: Mapping[str, str]
         "QL_STEP": lease["step_key"],
         "QL_ATTEMPT": str(lease["number"]),
         "QL_TRY": str(lease["try_number"]),
-        "QL_INPUT": str(input_file(folder)),
-        "QL_OUTPUT": str(output_file(folder)),
+        "QL_INPUT": utf8_text(str(input_file(folder))),
+        "QL_OUTPUT": utf8_text(str(output_file(folder))),
     }
     cwd = os.path.normpath(os.path.join(lease["base_dir"], task["cwd"]))  # noqa: PTH118
     return Spec(attempt=lease["attempt_id"], argv=argv, cwd=cwd, env=env)
@@ -219,7 +220,7 @@ def keep_log(folder: Path, state_dir: Path, run_id: str, step_key: str, number: 
             with suppress(OSError, RecordBroken):
                 receipt = read_receipt(folder)
                 if receipt is not None and receipt.bytes_dropped:
-                    dropped_file(kept).write_text(f"{receipt.bytes_dropped}\n")
+                    dropped_file(kept).write_text(f"{receipt.bytes_dropped}\n", encoding="utf-8")
         (folder / "log").replace(kept)
 
 

@@ -45,7 +45,7 @@ def frozen_text(engine: Engine, revision: str = REVISION, sql_root: Path = SQL_R
         "-- LOCKS    only what it makes itself\n" + HEADER[engine]
     ]
     manifest = sql_root / MANIFEST[engine]
-    for number, line in enumerate(manifest.read_text().splitlines(), start=1):
+    for number, line in enumerate(manifest.read_text(encoding="utf-8").splitlines(), start=1):
         include = INCLUDE.fullmatch(line)
         if include is None:
             if not OMIT.match(line):
@@ -60,7 +60,7 @@ def _copy(sql_root: Path, name: str, where: str) -> str:
     path = sql_root / name
     if not path.is_file():
         raise ValueError(f"{where}: no file sql/{name}")
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     if "\t" in text:
         raise ValueError(f"sql/{name}: holds a tab")
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -78,9 +78,9 @@ def main(words: list[str] | None = None) -> int:
         path = wish.versions / f"{REVISION}.{engine}.sql"
         text = frozen_text(engine, sql_root=wish.sql_root)
         if not wish.check:
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
             continue
-        before = path.read_text() if path.exists() else ""
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
         lines = diff(before, text, path.name)
         stale += bool(lines)
         sys.stdout.writelines(lines)

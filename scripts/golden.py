@@ -51,9 +51,9 @@ def main(words: list[str] | None = None) -> int:
     for name, text in _texts():
         path = GOLDEN / name
         if not check:
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
             continue
-        lines = diff(path.read_text() if path.exists() else "", text, name)
+        lines = diff(path.read_text(encoding="utf-8") if path.exists() else "", text, name)
         different += bool(lines)
         sys.stdout.writelines(lines)
     return 1 if different else 0

@@ -124,7 +124,7 @@ class Soak:
         if self.rng.random() < 0.1:
             done = subprocess.run(
                 [*self.command("start", "soak", kind), "--json"],
-                cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S,
+                cwd=ROOT, capture_output=True, encoding="utf-8", check=True, timeout=PATIENCE_S,
             )  # fmt: skip
             run_id = json.loads(done.stdout)["run_id"]
         else:
@@ -151,7 +151,10 @@ class Soak:
         self.next_s = time.monotonic() - self.begun_s + SAMPLE_S
         at = Path(f"/proc/{self.process.pid}")
         try:
-            words = dict(line.split(":", 1) for line in (at / "status").read_text().splitlines())
+            words = dict(
+                line.split(":", 1)
+                for line in (at / "status").read_text(encoding="utf-8").splitlines()
+            )
             self.samples.append(Sample(
                 at_s=time.monotonic() - self.begun_s,
                 life=self.lives,
@@ -171,7 +174,7 @@ class Soak:
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 line = (entry / "cmdline").read_bytes()
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                stat = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
                 at = os.fsencode(entry.joinpath("cwd").readlink())
                 mine = os.fsencode(self.folder) in line or at.startswith(os.fsencode(self.folder))
                 edge = self.process is not None and int(entry.name) == self.process.pid
@@ -205,7 +208,7 @@ def write_package(folder: Path, tasks: int, *, quick: bool) -> None:
         first, *rest = [f"task{(number * 7 + step) % tasks}" for step in range(6)]
         lines += [f"  flow{number}:", "    steps:", f"      a: {{task: {first}}}"]
         lines += [f"      b{n}: {{task: {one}, needs: [a]}}" for n, one in enumerate(rest)]
-    (folder / "soak.yaml").write_text("\n".join(lines) + "\n")
+    (folder / "soak.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def slope(samples: list[Sample], take: str) -> float:
@@ -422,7 +425,7 @@ def main() -> int:
         report = run(chosen.minutes, chosen.tasks, chosen.seed, chosen.profile, Path(folder))
     print(shown(report))
     if chosen.json:
-        chosen.json.write_text(json.dumps(report, indent=2) + "\n")
+        chosen.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 1 if report["broken"] else 0
 
 

@@ -381,6 +381,48 @@ def names() -> Iterator[tuple[Path, str, bool]]:
                 yield path, name, False
 
 
+# -- encodings
+
+TEXT_FILES = ("read_text", "write_text")  # of pathlib
+OPENERS = ("open", "fdopen", "NamedTemporaryFile", "TemporaryFile")
+BOTH_WAYS = ("text", "universal_newlines")  # of subprocess
+
+
+def without_encoding(tree: ast.AST) -> Iterator[int]:
+    """Lines of calls that read or write text as the locale has it: C, GBK, whatever it is."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        said = {one.arg: one.value for one in node.keywords}
+        if "encoding" in said:
+            continue
+        places = [*node.args, *[value for key, value in said.items() if key == "mode"]]
+        texts = [one.value for one in places if isinstance(one, ast.Constant)]
+        modes = [x for x in texts if isinstance(x, str) and re.fullmatch("[rwxabt+]+", x)]
+        owner = getattr(getattr(node.func, "value", None), "id", "")
+        opens = name in OPENERS and (name, owner) != ("open", "os")
+        binary = any("b" in x for x in modes) or (name.endswith("TemporaryFile") and not modes)
+        if name in TEXT_FILES or (opens and not binary) or set(BOTH_WAYS) & said.keys():
+            yield node.lineno
+
+
+def test_every_file_of_text_is_utf_8_whatever_the_locale() -> None:
+    bad = [
+        "open('x')", "p.open('a')", "os.fdopen(3, 'w')", "p.read_text()", "p.write_text('x')",
+        "NamedTemporaryFile('w')", "subprocess.run(x, text=True)", "open(x, mode='r')",
+    ]  # fmt: skip
+    good = [
+        "open('x', 'rb')", "p.open('ab')", "os.open(p, f)", "p.read_text(encoding='utf-8')",
+        "NamedTemporaryFile(suffix='.json')", "subprocess.run(x)", "p.read_bytes()",
+    ]  # fmt: skip
+    assert all([*without_encoding(ast.parse(text))] for text in bad)
+    assert not any([*without_encoding(ast.parse(text))] for text in good)
+    for path in [*PYTHON, *(ROOT / "scripts").rglob("*.py"), *(ROOT / "migrations").rglob("*.py")]:
+        found = [*without_encoding(ast.parse(path.read_text(encoding="utf-8")))]
+        assert not found, f"{told(path)}: lines {found} name no encoding"
+
+
 # -- what an import brings
 
 DEVICE = ("psycopg", "sqlalchemy", "alembic")

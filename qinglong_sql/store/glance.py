@@ -1,5 +1,6 @@
 """A quick look without a store, for completions: it reads, waits for nobody and makes no file."""
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -27,7 +28,8 @@ def glance(dsn: str, view: str, *, order: str = "", limit: int = 0, **equals: ob
 
 
 def _sqlite(path: Path, view: str, order: str, limit: int, equals: Row) -> list[Row]:
-    uri = f"file:{quote(str(path.absolute()))}?mode=ro" + ("&immutable=1" if _alone(path) else "")
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro"
+    uri += "&immutable=1" if _alone(path) else ""
     with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S)) as connection:
         columns = [row[1] for row in connection.execute(f"pragma table_info({view})")]
         tail, values = select_text(view, columns, order, limit, equals)

@@ -93,7 +93,7 @@ def sqlite_steps(folder: Path | None = None) -> dict[str, Step]:
     root = (folder or sql_folder()) / "sqlite"
     sections: dict[str, Section] = {}
     for word in WORDS:
-        for name, section in _sections(word, (root / f"{word}.sql").read_text()):
+        for name, section in _sections(word, (root / f"{word}.sql").read_text(encoding="utf-8")):
             if name in sections:
                 raise ValueError(f"{word}.sql: {name} is there twice")
             sections[name] = section
@@ -113,9 +113,9 @@ def sqlite_steps(folder: Path | None = None) -> dict[str, Step]:
 def manifest_text(folder: Path | None = None) -> str:
     """What `sqlite.sql` installs, as one text."""
     root = folder or sql_folder()
-    lines = (root / "sqlite.sql").read_text().splitlines()
+    lines = (root / "sqlite.sql").read_text(encoding="utf-8").splitlines()
     names = [line.split()[1] for line in lines if line.startswith(".read ")]
-    return "\n".join((root / name).read_text() for name in names)
+    return "\n".join((root / name).read_text(encoding="utf-8") for name in names)
 
 
 def _sections(word: str, text: str) -> Iterator[tuple[str, Section]]:

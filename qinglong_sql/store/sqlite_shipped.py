@@ -33,7 +33,7 @@ def assert_shipped(path: Path) -> int:
     """
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         for frozen in sorted((migrations_folder() / "versions").glob("[0-9]*.sqlite.sql")):
-            for statement in statements(frozen.read_text()):
+            for statement in statements(frozen.read_text(encoding="utf-8")):
                 fresh.execute(statement)
         wanted = _objects(fresh)
     with closing(open_sqlite(path)) as connection:

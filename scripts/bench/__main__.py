@@ -46,7 +46,7 @@ def main(words: Sequence[str] | None = None) -> int:
             "settings": postgres.SETTINGS | {"fsync": "on", "synchronous_commit": "on"},
             "results": results,
         }
-        wish.json.write_text(json.dumps(told, indent=1) + "\n")
+        wish.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

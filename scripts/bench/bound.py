@@ -113,11 +113,14 @@ def outside(script: Path, url: str, seconds: float) -> dict[int, float]:
     with tempfile.NamedTemporaryFile(suffix=".json") as told:
         words = ["--dsn", url, "--seconds", str(seconds), "--repeat", "1", "--json", told.name]
         done = subprocess.run(
-            [sys.executable, str(script), *words], capture_output=True, text=True, check=False
+            [sys.executable, str(script), *words],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
         )
         if done.returncode:
             raise RuntimeError(f"{script}: {done.stderr[-2000:]}")
-        rows = json.loads(Path(told.name).read_text())["same_writes_bound"]
+        rows = json.loads(Path(told.name).read_text(encoding="utf-8"))["same_writes_bound"]
     return {row["batch"]: row["steps_per_s"] for row in rows if row["transactions_per_batch"] > 1}
 
 

@@ -195,6 +195,6 @@ def server_seconds(watch: psycopg.Connection[Any]) -> float:
     total = 0.0
     for (pid,) in watch.execute(_BACKENDS).fetchall():
         with contextlib.suppress(OSError):
-            told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             total += (int(told[11]) + int(told[12])) / TICKS
     return total

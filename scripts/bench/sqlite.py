@@ -143,5 +143,9 @@ def _tally(store: SqliteStore, act: Callable[[], object]) -> dict[str, int]:
 
 def _written() -> tuple[int, int]:
     """Bytes that this process handed to write(), and those that went to a device."""
-    told = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines() if line)
+    told = dict(
+        line.split(": ")
+        for line in Path("/proc/self/io").read_text(encoding="utf-8").splitlines()
+        if line
+    )
     return int(told["wchar"]), int(told["write_bytes"])

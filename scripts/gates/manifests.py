@@ -26,7 +26,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         script = f".read {MANIFEST['sqlite']}\n"
         words = [shell, "-bail", f"{folder}/manifest.db"]
-        done = subprocess.run(words, cwd=SQL_ROOT, input=script, text=True, check=False)
+        done = subprocess.run(words, cwd=SQL_ROOT, input=script, encoding="utf-8", check=False)
     print(f"SQLite: {'installed' if done.returncode == 0 else 'failed'}")
     return done.returncode
 

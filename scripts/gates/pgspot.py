@@ -34,11 +34,11 @@ def main() -> int:
 
 def _pgspot(text: str, *words: str) -> int:
     program = Path(sys.executable).with_name("pgspot")
-    with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".sql") as file:
         file.write(text)
         file.flush()
         done = subprocess.run(
-            [program, *words, file.name], capture_output=True, text=True, check=False
+            [program, *words, file.name], capture_output=True, encoding="utf-8", check=False
         )
     print(done.stdout + done.stderr, end="")
     clean = "Errors: 0 Warnings: 0 Unknown: 0" in done.stdout
