@@ -82,6 +82,7 @@ def plain(text: str, folder: Path) -> str:
         (r"\b\d+(\.\d+)?s\b", "SPAN"),
         (r"(?m)^ *\d+ +(?=TIME)", "# "),
         (r"(?m)^.*running( SPAN|  ).*\n", ""),
+        (r"`qinglong-sql edge` or ", ""),  # SQLite alone
         (r" {3,}", "  "),
     ):
         text = re.sub(pattern, name, text)

@@ -2,15 +2,20 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from qinglong_sql.cli.exits import Refused
-from qinglong_sql.cli.options import state_folder
-from qinglong_sql.store import SQLITE
+from qinglong_sql.cli.options import same_dsn, state_folder
+from qinglong_sql.cli.words import now_ms
+from qinglong_sql.store import SQLITE, Span, Store
 
 WORKER, EDGE = "worker.lock", "edge.lock"
+LEASES = 32  # live ones are looked for among the oldest that are open
+LATE_MS = 15_000  # whoever drives does what is due within a cadence
+FIRST_S, AGAIN_S = 1.0, 5.0
 
 
 def who_works(dsn: str) -> str | None:
@@ -24,6 +29,49 @@ def who_works(dsn: str) -> str | None:
         return f"an edge (pid {edge['pid']})" if "pid" in edge else "an edge"
     held = [lock for lock in _locks(folder) if not _is_free(lock)]
     return f"a run or an edge (it holds {held[0]})" if held else None
+
+
+def undriven(store: Store, dsn: str) -> bool:
+    """Whether nobody drives the database, as far as that can be known from here.
+
+    A folder of another user says nothing. PostgreSQL may have workers elsewhere: nobody drives when
+    no worker is registered, or when work is long due and no lease stands.
+    """
+    folder = state_folder(dsn)
+    if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
+        return False
+    if not all(os.access(lock, os.R_OK) for lock in _locks(folder)) or who_works(dsn):
+        return False
+    return dsn.startswith(SQLITE) or _silent(store)
+
+
+def nobody_drives(store: Store, dsn: str) -> str:
+    """Words for that, and what to type; nothing when somebody drives the database."""
+    if not undriven(store, dsn):
+        return ""
+    more = same_dsn(dsn)
+    edge = f"`qinglong-sql edge{more}` or " if dsn.startswith(SQLITE) else ""
+    run = f"`qinglong-sql run{more}` with the package file"
+    return f"nobody drives this database now: {edge}{run} does"
+
+
+class Lookout:
+    """Says once that nobody drives the database, while somebody waits for a run of it."""
+
+    def __init__(self, store: Store, dsn: str, say: Callable[[str], object]) -> None:
+        self.store, self.dsn, self.say = store, dsn, say
+        self.next_at = time.monotonic() + FIRST_S
+        self.told = False
+
+    def look(self) -> None:
+        """Look now and then; what is said once is said again when somebody drove meanwhile."""
+        if time.monotonic() < self.next_at:
+            return
+        self.next_at = time.monotonic() + AGAIN_S
+        words = nobody_drives(self.store, self.dsn)
+        if words and not self.told:
+            self.say(words)
+        self.told = bool(words)
 
 
 @contextmanager
@@ -73,6 +121,27 @@ def file_of(dsn: str, command: str) -> Path:
     if dsn.startswith(SQLITE):
         return Path(dsn.removeprefix(SQLITE)).resolve()
     raise Refused(f"{command} is for SQLite files; PostgreSQL has pg_dump and pg_basebackup")
+
+
+def _silent(store: Store) -> bool:
+    """Whether no worker is registered, or all that are have let work lie."""
+    if not store.read("worker_state", limit=1, status="online"):
+        return True
+    from qinglong_sql.cli.standing import STAGES
+
+    now = now_ms()
+    long_due = Span(0, now - LATE_MS)
+    if not any(
+        store.read("agenda_state", limit=1, stage=stage, due_at_ms=long_due) for stage in STAGES
+    ):
+        return False
+    open_runs = store.read("open_run", order="admitted_at_ms, run_id", limit=LEASES)
+    return not any(
+        one["lease_status"] == "leased" and one["lease_expires_at_ms"] > now
+        for run in open_runs
+        for status in ("claimed", "starting", "running")
+        for one in store.read("attempt_state", run_id=run["run_id"], status=status)
+    )
 
 
 def _edge(folder: Path) -> dict[str, object] | None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from qinglong_sql.cli.alone import Lookout
 from qinglong_sql.cli.log_lines import Show
 from qinglong_sql.cli.pause import Patience, pause
 from qinglong_sql.cli.tail import Tail, live
@@ -19,13 +20,15 @@ class Follower:
     """
 
     def __init__(
-        self, store: Store, run_id: str, state: Path, show: Show, patience: Patience
-    ) -> None:
+        self, store: Store, run_id: str, state: Path, show: Show, patience: Patience,
+        lookout: Lookout,
+    ) -> None:  # fmt: skip
         self.store = store
         self.run_id = run_id
         self.state = state
         self.show = show
         self.patience = patience
+        self.lookout = lookout
         self.tails: dict[str, Tail] = {}  # in the order in which their attempts started
         self.misses: dict[str, int] = {}
         self.done: set[str] = set()
@@ -47,6 +50,8 @@ class Follower:
     def look(self, step: str | None, number: int | None, keep: int | None) -> None:
         """Ask the database what has started and ended, when its run has moved."""
         (run,) = self.store.read("run_state", run_id=self.run_id)
+        if run["status"] == "running":
+            self.lookout.look()
         if run["version"] == self.version:
             return
         steps = self.store.read("step_state", run_id=self.run_id)

@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from qinglong_sql.cli.alone import Lookout
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.follow import Follower
 from qinglong_sql.cli.log_lines import Show, show_for
@@ -60,7 +61,8 @@ def logs(
         whole = step is None and attempt is None
         show = show_for(steps if whole else None, as_json and follow)
         if follow:
-            follower = Follower(store, run_id, state_folder(dsn), show, Patience(dsn))
+            follower = Follower(store, run_id, state_folder(dsn), show, Patience(dsn),
+                                Lookout(store, dsn, complain))  # fmt: skip
             with until_interrupted():
                 follower.to_the_end(step, attempt, keep)
             return

@@ -4,6 +4,7 @@ import click
 
 from qinglong_sql.canonical import digest
 from qinglong_sql.cli import COMMANDS, cells
+from qinglong_sql.cli.alone import nobody_drives
 from qinglong_sql.cli.exits import reported
 from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reasons import ORDER, Reason, Screen, reason_of, served, short, waits
@@ -50,6 +51,7 @@ def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
         intents = store.read("intent_state", run_id=run_id)
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
         rows = waits(store, run_id)
+        alone = nobody_drives(store, dsn) if row["status"] == "running" else ""
     needs, intent = needs_of(pairs), intents[0] if intents else None
     if as_json:
         more = {"steps": steps, "attempts": attempts, "needs": needs, "intent": intent}
@@ -70,6 +72,9 @@ def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
         if together[0][1].stuck:
             say("")
             told(together, wide)
+    if alone:
+        say("")
+        say_wrapped(f"! {alone}", wide, 2, fg="yellow")
     next_words(row, screen)
 
 

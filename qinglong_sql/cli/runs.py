@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from qinglong_sql.canonical import canonical, read_json
+from qinglong_sql.cli.alone import nobody_drives
 from qinglong_sql.cli.exits import BadFile, Refused, reported
 from qinglong_sql.cli.options import opened, poke, with_dsn, with_json
 from qinglong_sql.cli.spelling import MOST, did_you_mean
@@ -110,10 +111,14 @@ def start(
         if wait:
             complain(f"run {row['run_id']} {row['outcome']}")
             wait_and_leave(store, row["run_id"], dsn=dsn, timeout_ms=timeout, as_json=as_json)
+        run = store.read("run_state", run_id=row["run_id"])[0]
+        alone = nobody_drives(store, dsn) if run["status"] == "running" else ""
     if as_json:
         print_json(row)
     else:
         say(f"{row['run_id']} {row['outcome']}")
+    if alone:
+        complain(alone)
 
 
 def published_target(store: Store, package: str, name: str | None) -> tuple[str, str]:

@@ -6,16 +6,15 @@ from typing import Any, TypeVar
 
 import click
 
-from qinglong_sql.cli.alone import who_works
+from qinglong_sql.cli.alone import Lookout
 from qinglong_sql.cli.exits import OF_STATUS, Exit, Refused, leave, told_as
 from qinglong_sql.cli.options import same_dsn
 from qinglong_sql.cli.words import Row, complain
 from qinglong_sql.duration import DurationFault, read_duration, write_duration
 from qinglong_sql.limits import IDLE_GROWTH, IDLE_STANDALONE_MS
-from qinglong_sql.store import SQLITE, Store
+from qinglong_sql.store import Store
 
 FIRST_MS = 50
-ALONE_AFTER_MS = 1_000
 YEARS_MS = 100 * 365 * 24 * 3600 * 1000
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,7 +83,7 @@ def wait_for(store: Store, run_id: str, *, dsn: str, timeout_ms: int | None = No
     the time is over, Refused for a run that is gone, and what is no trouble of the database.
     """
     began, pause, told = time.monotonic(), FIRST_MS / 1000, ""
-    asked = not dsn.startswith(SQLITE)
+    lookout = Lookout(store, dsn, complain)
     while True:
         try:
             rows = store.read("run_state", run_id=run_id)
@@ -92,6 +91,7 @@ def wait_for(store: Store, run_id: str, *, dsn: str, timeout_ms: int | None = No
                 raise Refused(f"run {run_id} is gone: purged, or another database was restored")
             if rows[0]["status"] != "running":
                 return rows[0]
+            lookout.look()
             told = ""
         except Refused:
             raise
@@ -103,13 +103,6 @@ def wait_for(store: Store, run_id: str, *, dsn: str, timeout_ms: int | None = No
                 told = found[1]
                 complain(f"trying again: {told}")
         waited_ms = (time.monotonic() - began) * 1000
-        if not asked and waited_ms >= ALONE_AFTER_MS:
-            asked = True
-            if who_works(dsn) is None:
-                complain(
-                    "nobody drives this database now: `qinglong-sql edge` does, or"
-                    " `qinglong-sql run` with the package file"
-                )
         if timeout_ms is not None and waited_ms >= timeout_ms:
             words = f"run {run_id} is still running after {write_duration(timeout_ms)}"
             raise TimeoutError(f"{words}; it goes on")

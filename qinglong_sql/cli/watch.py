@@ -4,6 +4,7 @@ import time
 
 import click
 
+from qinglong_sql.cli.alone import Lookout
 from qinglong_sql.cli.exits import OF_STATUS, leave, reported
 from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.pause import Patience, pause, until_interrupted
@@ -53,6 +54,7 @@ class Watcher:
         self.view = view
         self.more = same_dsn(dsn)
         self.patience = Patience(dsn, view.note)
+        self.lookout = Lookout(store, dsn, view.note)
         self.watch: Watch | None = None
         self.moved_at = time.monotonic()
         self.explained = False
@@ -70,6 +72,8 @@ class Watcher:
         self.watch = self.watch or Watch(self.store, self.run_id, self.view)
         before = self.watch.run.get("version")
         run = self.watch.look(now_ms())
+        if run["status"] == "running":
+            self.lookout.look()
         if run["version"] != before:
             self.moved_at, self.explained = time.monotonic(), False
         elif not self.explained and time.monotonic() - self.moved_at >= STILL_S:

@@ -1,0 +1,111 @@
+"""What people are told while nobody drives a database: at once, and in the same words."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from qinglong_sql.cli import alone
+from qinglong_sql.cli.options import state_folder
+from qinglong_sql.store import Store
+from tests import acting
+from tests.engines import Engine
+from tests.following import Scene, staged
+from tests.screens import standing_still
+from tests.shell import Shell
+from tests.stores import FakeClock
+
+NOBODY = "nobody drives this database now: "
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = staged(tmp_path)
+    yield scene
+    scene.store.close()
+
+
+@contextmanager
+def held(lock: Path) -> Iterator[None]:
+    """What an edge or a run holds while it works."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def test_a_start_that_nobody_will_drive_says_so(
+    store: Store, engine: Engine, tmp_path: Path
+) -> None:
+    acting.publish(store, {"a": []})
+    shell = Shell(tmp_path, engine.dsn)
+    done = shell("start", "nightly", "flow", "--key", "k")
+    assert (done.returncode, done.stdout.split()[1]) == (0, "created")
+    assert done.stderr.startswith(NOBODY)
+    told = shell("start", "nightly", "flow", "--key", "k", "--json")
+    assert json.loads(told.stdout)["outcome"] == "existing" and told.stderr.startswith(NOBODY)
+    assert f"! {NOBODY}" in shell("show", done.stdout.split()[0]).stdout
+
+
+def test_a_worker_of_this_machine_drives(store: Store, engine: Engine, tmp_path: Path) -> None:
+    acting.publish(store, {"a": []})
+    shell = Shell(tmp_path, engine.dsn, {"QINGLONG_STATE_DIR": str(tmp_path / "state")})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QINGLONG_STATE_DIR", str(tmp_path / "state"))
+        lock = state_folder(engine.dsn) / "0" / alone.WORKER
+    with held(lock):
+        done = shell("start", "nightly", "flow")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert NOBODY not in shell("show", done.stdout.split()[0]).stdout
+    assert shell("start", "nightly", "flow").stderr.startswith(NOBODY), "it has ended"
+
+
+def test_workers_elsewhere_are_known_by_what_is_done(
+    store: Store, engine: Engine, clock: FakeClock
+) -> None:
+    """PostgreSQL: a registered worker is believed until work is long due and no lease stands."""
+    acting.publish(store, {"a": [], "b": []})
+    assert alone.undriven(store, engine.dsn)
+    if engine.kind == "sqlite":
+        acting.register(store)
+        assert alone.undriven(store, engine.dsn), "all workers of a file are on this machine"
+        return
+    acting.register(store)
+    run_id = acting.start(store)
+    with standing_still(clock.now_ms + alone.LATE_MS - 1):
+        assert not alone.undriven(store, engine.dsn)
+    with standing_still(clock.now_ms + alone.LATE_MS + 2):
+        assert alone.undriven(store, engine.dsn)
+    acting.admit(store, run_id)
+    acting.lease(store, "o1")
+    other = acting.start(store, key="other")
+    with standing_still(clock.now_ms + alone.LATE_MS + 2):
+        assert not alone.undriven(store, engine.dsn), f"a lease stands while {other} is due"
+
+
+@pytest.mark.parametrize("words", [("watch",), ("logs", "-f")])
+def test_who_waits_for_nobody_is_told_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(alone, "FIRST_S", 0.0)
+    monkeypatch.setattr(alone, "AGAIN_S", 0.0)
+
+    def over() -> None:
+        acting.cancel(scene.store, scene.run_id)
+        acting.converge(scene.store, scene.run_id)
+
+    done = scene.look(monkeypatch, [*[lambda: None] * 5, over], *words, scene.run_id)
+    assert (done.stdout + done.stderr).count(NOBODY) == 1
+    assert (NOBODY in done.stdout) == (words == ("watch",))
+
+
+def test_another_user_s_folder_says_nothing(
+    sqlite_dsn: str, store: Store, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acting.publish(store, {"a": []})
+    state_folder(engine.dsn).mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr("qinglong_sql.cli.alone.os.access", lambda path, mode: False)
+    assert not alone.undriven(store, engine.dsn)
