@@ -154,11 +154,17 @@ def test_without_a_database_the_way_out_is_told_and_nothing_is_made(tmp_path: Pa
     shell = Shell(tmp_path, "sqlite:///.qinglong/qinglong.db")
     for words in (
         ("runs",), ("show", "ru1"), ("events", "ru1"), ("explain", "ru1"), ("logs", "ru1", "a"),
-        ("cancel", "ru1"), ("graph", "ru1"), ("start", "p"), ("doctor",),
+        ("cancel", "ru1"), ("graph", "ru1"), ("start", "p"), ("doctor",), ("backup", "copy.db"),
     ):  # fmt: skip
         done = shell(*words)
         assert done.returncode == 6 and done.stderr.count("\n") == 1
-        assert "run `qinglong-sql migrate --dsn sqlite:///.qinglong/qinglong.db`" in done.stderr
+        assert done.stderr == (
+            f"not ready: QL503 no database {tmp_path}/.qinglong/qinglong.db; is this the right"
+            " folder? else --dsn sqlite:////absolute/path or QINGLONG_DSN; a new one:"
+            " qinglong-sql run FILE, or migrate\n"
+        )
+    done = shell("runs", "--dsn", f"sqlite:///{tmp_path}/no.db")
+    assert f"no database {tmp_path}/no.db; is this the right path?" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

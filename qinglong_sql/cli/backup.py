@@ -13,7 +13,8 @@ from qinglong_sql.cli.longwork import consent, count_text, meter, size_text
 from qinglong_sql.cli.options import opened, with_dsn, with_json
 from qinglong_sql.cli.words import print_json, say
 from qinglong_sql.errors import NotReady
-from qinglong_sql.store import snapshot
+from qinglong_sql.store import SQLITE, snapshot
+from qinglong_sql.store.sqlite_error import absent
 from qinglong_sql.store.sqlite_shipped import newest_revision
 
 the_file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
@@ -34,7 +35,7 @@ def backup(file: Path, force: bool, dsn: str, as_json: bool) -> None:
     """
     source = file_of(dsn, "backup")
     if not source.exists():
-        raise NotReady(f"no database {source}")
+        raise absent(Path(dsn.removeprefix(SQLITE)))
     with opened(dsn):  # one of ours, of the newest revision
         pass
     if file.exists() and (not force or file.samefile(source)):

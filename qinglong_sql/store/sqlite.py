@@ -16,7 +16,7 @@ from qinglong_sql.limits import SQLITE_BUSY_MS, SQLITE_CACHED_STATEMENTS
 from qinglong_sql.migrate import stands_at, upgrade_sqlite
 from qinglong_sql.store import VIEWS, Call, Row, select_text
 from qinglong_sql.store.sqlfiles import Part, Step, sqlite_steps
-from qinglong_sql.store.sqlite_error import ends_cycle, name_of, typed
+from qinglong_sql.store.sqlite_error import absent, ends_cycle, name_of, typed
 from qinglong_sql.store.sqlite_functions import FUNCTIONS
 from qinglong_sql.store.sqlite_shipped import newest_revision
 from qinglong_sql.store.steps import STEPS
@@ -47,10 +47,7 @@ def open_sqlite(
         path.parent.mkdir(parents=True, exist_ok=True)
         upgrade_sqlite(path)
     elif not path.exists():
-        raise NotReady(
-            f"no database {path}: run `qinglong-sql migrate --dsn sqlite:///{path}`,"
-            " or `qinglong-sql run FILE`"
-        )
+        raise absent(path)
     store = SqliteStore(path, profile=profile)
     try:
         found, newest = store.revision(), newest_revision()

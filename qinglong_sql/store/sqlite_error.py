@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from qinglong_sql.errors import Conflict, Malformed, NotReady, QinglongError, error_of
 from qinglong_sql.store.steps import Contended
@@ -53,3 +54,13 @@ def ends_cycle(error: Exception) -> bool:
     if not isinstance(error, sqlite3.Error) or isinstance(error, sqlite3.ProgrammingError):
         return True
     return name_of(error).startswith(NOT_A_RUNS)
+
+
+def absent(path: Path) -> NotReady:
+    """There is no file, as for cron, which starts in another folder: no way out makes one there."""
+    doubt = "path" if path.is_absolute() else "folder"
+    return NotReady(
+        f"no database {path.absolute()}; is this the right {doubt}? else"
+        " --dsn sqlite:////absolute/path or QINGLONG_DSN; a new one: qinglong-sql run FILE, or"
+        " migrate"
+    )
