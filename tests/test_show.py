@@ -3,7 +3,9 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,7 +20,7 @@ from tests import acting
 from tests.engines import Engine
 from tests.screens import Facts, prepared, standing_still
 from tests.shell import Shell
-from tests.stores import FakeClock
+from tests.stores import FakeClock, sqlite_store
 
 ESCAPE = "\x1b["
 
@@ -124,7 +126,9 @@ def test_every_row_of_explain_says_what_to_type(facts: Facts) -> None:
         ({"waits_for": "retry", "waits_on": "execution_failed", "due_at_ms": 9}, "ended with", 0),
         ({"waits_for": "retry", "waits_on": "x", "due_at_ms": -60_001}, "nobody does it", 1),
         ({"waits_for": "lease", "waits_on": "w1", "due_at_ms": 9}, "worker w1 has it", 0),
-        ({"waits_for": "report", "waits_on": "w1", "due_at_ms": -60_001}, "runs at worker w1", 0),
+        ({"waits_for": "report", "waits_on": "w1", "due_at_ms": 9}, "runs at worker w1", 0),
+        ({"waits_for": "report", "due_at_ms": -60_001}, "silent; its lease ended 1969-12-31", 0),
+        ({"waits_for": "lease", "due_at_ms": -5}, "has been silent; its lease", 0),
         ({"waits_for": "report", "waits_on": "w1", "due_at_ms": -400_000}, "nobody does it", 1),
         ({"waits_for": "admission", "waits_on": "task_admission"}, "could go on", 0),
         ({"waits_for": "admission", "since_ms": -60_001}, "nobody does it", 1),
@@ -140,6 +144,21 @@ def test_the_words_of_every_wait(row: dict[str, Any], words: str, stuck: int) ->
     found = reason_of(plain | row, Screen(0, True, "sqlite", " --dsn D"))
     assert words in found.words and found.stuck == bool(stuck) and found.then
     assert found.command.endswith(" --dsn D") or row["waits_for"] == "lease"
+
+
+def test_a_silent_worker_is_told_before_anybody_has_acted_on_it(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with closing(sqlite_store(tmp_path, clock)) as store:
+        run_id = acting.begun(store, {"a": []})
+        acting.run(store, *acting.lease(store).values())
+    shell = Shell(tmp_path, "sqlite:///qinglong.db")
+    for late_ms, told in ((-1, False), (1, True)):
+        with standing_still(clock.now_ms + acting.LEASE_MS + late_ms):
+            for command in ("show", "explain"):
+                said = shell(command, run_id).stdout
+                assert ("has been silent; its lease ended" in said) == told, (command, said)
+                assert ("will record it as lost" in said) == told
+                assert "unless it is renewed" not in said or not told
 
 
 # --- terminals

@@ -47,12 +47,16 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why something waits, what ends that, and what to type; `stuck` when it needs a person."""
+    """Why something waits, what ends that, and what to type; `stuck` when it needs a person.
+
+    `silent`: its worker has not renewed its lease in time.
+    """
 
     words: str
     then: str
     command: str = ""
     stuck: bool = False
+    silent: bool = False
 
 
 def waits(store: Store, run_id: str) -> list[Row]:
@@ -102,11 +106,20 @@ def reason_of(row: Row, screen: Screen) -> Reason:
             then += (
                 f", and then nothing but its worker or declare-stopped {short(row['attempt_id'])}"
             )
-        return _undriven(row, screen, GRACE_MS) or Reason(f"runs {at}", then, look)
+        return (
+            _undriven(row, screen, GRACE_MS)
+            or _late(row, screen, "lost")
+            or Reason(f"runs {at}", then, look)
+        )
     if kind == "lease":
-        return _undriven(row, screen) or Reason(
-            f"worker {row['waits_on']} has it for {screen.since(row['since_ms'])}",
-            f"the worker starts it, or it goes back at {screen.at(row['due_at_ms'])}",
+        late = _late(row, screen, "not started, and offer it again")
+        return (
+            _undriven(row, screen)
+            or late
+            or Reason(
+                f"worker {row['waits_on']} has it for {screen.since(row['since_ms'])}",
+                f"the worker starts it, or it goes back at {screen.at(row['due_at_ms'])}",
+            )
         )
     if kind in ("worker", "queue"):
         return _queued(row, screen)
@@ -131,6 +144,19 @@ def _unknown(row: Row, screen: Screen) -> Reason:
         "its worker comes back; or look yourself, and vouch that it has stopped",
         screen.command(f"declare-stopped {short(row['attempt_id'])} --reason 'how you know'"),
         stuck=True,
+    )
+
+
+def _late(row: Row, screen: Screen, what: str) -> Reason | None:
+    """What an ended lease means before somebody has acted on it: views have no clock."""
+    due = row["due_at_ms"]
+    if due is None or due >= screen.now:
+        return None
+    return Reason(
+        f"its worker {row['waits_on']} has been silent; its lease ended {screen.at(due)}",
+        f"whoever drives the database will record it as {what}",
+        screen.driver(),
+        silent=True,
     )
 
 
