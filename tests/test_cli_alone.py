@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,36 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     scene = staged(tmp_path)
     yield scene
     scene.store.close()
+
+
+def test_a_key_that_a_run_has_says_how_it_stands(
+    store: Store, engine: Engine, tmp_path: Path
+) -> None:
+    acting.publish(store, {"a": []})
+    shell = Shell(tmp_path, engine.dsn)
+    again = ("start", "nightly", "flow", "--key", "k")
+    run_id = shell(*again).stdout.split()[0]
+    assert re.fullmatch(rf"{run_id} existing: running since .+\n", shell(*again).stdout)
+    assert "\nkey      k\n" in shell("show", run_id).stdout
+    acting.admit(store, run_id)
+    acting.finish(store, run_id, a=1)
+    acting.advance(store, run_id)
+    done = shell(*again)
+    wanted = rf"{run_id} existing: failed at .*; again: qinglong-sql retry {run_id[:12]}\n"
+    assert re.fullmatch(wanted, done.stdout) and (done.returncode, done.stderr) == (0, "")
+    assert f"again, without what succeeded: qinglong-sql retry {run_id[:12]}" in (
+        shell("show", run_id).stdout
+    )
+    new = json.loads(shell("retry", run_id, "--json").stdout)["run_id"]
+    told = f"retried as {new[:12]}: running"
+    assert shell(*again).stdout.endswith(f"; {told}\n")
+    old = shell("show", run_id).stdout
+    assert old.endswith(f"{told}\n") and "qinglong-sql retry" not in old
+    assert "\nkey " not in shell("show", new).stdout, "nobody chose one"
+    marked = [line for line in shell("runs").stdout.splitlines() if line.endswith(" ↻")]
+    assert len(marked) == 1 and marked[0].startswith(new)
+    assert "nightly/flow r\n" in shell("runs", env={"LC_ALL": "C"}).stdout
+    assert shell("show", new[2:10]).stdout.startswith(f"run      {new}\n"), "without its ru"
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Commands that look at a run: show, explain."""
 
+import re
+
 import click
 
 from qinglong_sql.canonical import digest
@@ -8,6 +10,8 @@ from qinglong_sql.cli.alone import nobody_drives
 from qinglong_sql.cli.exits import reported
 from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reasons import ORDER, Reason, Screen, reason_of, served, short, waits
+from qinglong_sql.cli.reread import steps_of, the_run
+from qinglong_sql.cli.runs import retry_of
 from qinglong_sql.cli.steps import BAD, CODES, NAMED, flow_table, groups, in_words, needs_of
 from qinglong_sql.cli.timebar import legend
 from qinglong_sql.cli.words import (
@@ -25,6 +29,7 @@ from qinglong_sql.cli.words import (
 )
 
 WRONG = 8
+MADE_KEY = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|ru[0-9a-f]{24}"  # nobody chose it
 NO_INPUT = digest("{}")
 LOOKING = ("logs", "status")
 Pair = tuple[Row, Reason]  # a row of `explain`, and its words
@@ -45,12 +50,13 @@ def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     with opened(dsn) as store:
         row = resolve_run(store, run)
         run_id = row["run_id"]
-        steps = store.read("step_state", order="step_key", run_id=run_id)
+        steps = steps_of(store, run_id)
         attempts = store.read("attempt_state", order="number", run_id=run_id)
         pairs = store.read("step_need", order="step_key, need_key", run_id=run_id)
         intents = store.read("intent_state", run_id=run_id)
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
         rows = waits(store, run_id)
+        again = retry_of(store, run_id)
         alone = nobody_drives(store, dsn) if row["status"] == "running" else ""
     needs, intent = needs_of(pairs), intents[0] if intents else None
     if as_json:
@@ -69,13 +75,13 @@ def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
         say(click.style(legend(), dim=True))
     wrong(row, steps, attempts, screen, wide)
     for together in alike([(one, reason_of(one, screen)) for one in rows]):
-        if together[0][1].stuck:
+        if together[0][1].stuck or together[0][1].silent:
             say("")
             told(together, wide)
     if alone:
         say("")
         say_wrapped(f"! {alone}", wide, 2, fg="yellow")
-    next_words(row, screen)
+    next_words(row, screen, again)
 
 
 def header(row: Row, intent: Row | None, screen: Screen, wide: int) -> None:
@@ -95,6 +101,8 @@ def header(row: Row, intent: Row | None, screen: Screen, wide: int) -> None:
         told.append(("deadline", screen.at(row["deadline_at_ms"])))
     if row.get("retry_of_run_id"):
         told.append(("retry of", row["retry_of_run_id"]))
+    if row["run_key"] and not re.fullmatch(MADE_KEY, row["run_key"]):
+        told.append(("key", row["run_key"]))
     if row["input_digest"] != NO_INPUT:
         told.append(("input", f"sha256 {row['input_digest'][:12]}"))
     if intent is not None:
@@ -124,12 +132,14 @@ def wrong(row: Row, steps: list[Row], attempts: list[Row], screen: Screen, wide:
         say(f"and {len(bad) - WRONG} more")
 
 
-def next_words(row: Row, screen: Screen) -> None:
+def next_words(row: Row, screen: Screen, again: Row | None) -> None:
     """What to type next."""
     run = short(row["run_id"])
     if row["status"] == "running":
         say("")
         say(f"what it waits for: {screen.command(f'explain {run}')}")
+    elif again is not None:
+        say(f"retried as {short(again['run_id'])}: {again['status']}")
     elif row["status"] != "succeeded" and "retry" in COMMANDS:
         say(f"again, without what succeeded: {screen.command(f'retry {run}')}")
 
@@ -149,6 +159,7 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     with opened(dsn) as store:
         row = resolve_run(store, run)
         rows = waits(store, row["run_id"])
+        row = row if rows else the_run(store, row["run_id"])
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
     reasons = [(one, reason_of(one, screen)) for one in rows]
     if as_json:

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from qinglong_sql.canonical import canonical, read_json
+from qinglong_sql.canonical import canonical, derived_id, read_json
 from qinglong_sql.cli.alone import nobody_drives
 from qinglong_sql.cli.exits import BadFile, Refused, reported
-from qinglong_sql.cli.options import opened, poke, with_dsn, with_json
+from qinglong_sql.cli.options import opened, poke, same_dsn, with_dsn, with_json
+from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.spelling import MOST, did_you_mean
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
-from qinglong_sql.cli.words import complain, print_json, say
+from qinglong_sql.cli.words import complain, moment, now_ms, print_json, say
 from qinglong_sql.limits import INPUT_BYTES
 from qinglong_sql.store import Store
 
@@ -70,7 +71,7 @@ def start_run(
         p_input=text,
     )[0]
     if row["outcome"] == "conflict":
-        other = store.read("run_state", run_id=row["run_id"])[0]
+        other = the_run(store, row["run_id"])
         how = "for a retry" if other["retry_of_run_id"] else "with another input"
         raise Refused(f"key {key!r} was used before {how}: run {row['run_id']}")
     return row
@@ -100,7 +101,8 @@ def start(
     """Start a run of a published PACKAGE.
 
     An edge drives it, or `qinglong-sql run` with the same file and input. With --wait the exit
-    code is the run's, as `run` has it; Ctrl-C ends the waiting and leaves the run alone.
+    code is the run's, as `run` has it; Ctrl-C ends the waiting and leaves the run alone. A --key
+    that a run has already is no error: the line says how that run stands, and the exit code is 0.
     """
     check_wait(wait, timeout)
     text = run_input(pairs, input_file)
@@ -108,17 +110,38 @@ def start(
         kind, name = published_target(store, package, target)
         row = start_run(store, package, kind, name, key, text)
         poke(dsn)
+        run = the_run(store, row["run_id"])
+        stands = f": {standing_of(store, run, same_dsn(dsn))}" * (row["outcome"] == "existing")
         if wait:
-            complain(f"run {row['run_id']} {row['outcome']}")
+            complain(f"run {row['run_id']} {row['outcome']}{stands}")
             wait_and_leave(store, row["run_id"], dsn=dsn, timeout_ms=timeout, as_json=as_json)
-        run = store.read("run_state", run_id=row["run_id"])[0]
         alone = nobody_drives(store, dsn) if run["status"] == "running" else ""
     if as_json:
         print_json(row)
     else:
-        say(f"{row['run_id']} {row['outcome']}")
+        say(f"{row['run_id']} {row['outcome']}{stands}")
     if alone:
         complain(alone)
+
+
+def standing_of(store: Store, run: dict[str, Any], more: str) -> str:
+    """How a run stands that was there already, and what to type when it did not succeed."""
+    now = now_ms()
+    if run["status"] == "running":
+        return f"running since {moment(run['admitted_at_ms'], now)}"
+    words = f"{run['status']} at {moment(run['finished_at_ms'], now)}"
+    if run["status"] == "succeeded":
+        return words
+    again = retry_of(store, run["run_id"])
+    if again is not None:
+        return f"{words}; retried as {again['run_id'][:12]}: {again['status']}"
+    return f"{words}; again: qinglong-sql retry {run['run_id'][:12]}{more}"
+
+
+def retry_of(store: Store, run_id: str) -> dict[str, Any] | None:
+    """The run that `retry` made of one; a retry with a key of its own is not found by it."""
+    found = store.read("run_state", run_id=derived_id("ru", "retry", run_id))
+    return found[0] if found else None
 
 
 def published_target(store: Store, package: str, name: str | None) -> tuple[str, str]:
