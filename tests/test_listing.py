@@ -127,8 +127,24 @@ def test_a_date_and_a_time_are_of_the_users_zone(text: str, to_end: bool, at: da
         assert read_moment(text, DAWN_MS, to_end=to_end) == local.timestamp() * 1000
 
 
-@pytest.mark.parametrize("text", ["", "2x", "5", "yesterday", "2026-13-01", "2026-02-30", "1.5h",
+@pytest.mark.parametrize("text", ["", "2x", "5", "tomorrow", "2026-13-01", "2026-02-30", "1.5h",
                                   "9999-12-31"])  # fmt: skip
 def test_what_is_no_moment_is_a_usage_error(text: str) -> None:
     with pytest.raises(click.BadParameter):
         read_moment(text, DAWN_MS, utc=True, to_end=True)
+
+
+def test_a_status_is_a_word_in_any_case(store: Store, engine: Engine, tmp_path: Any) -> None:
+    acting.publish(store, {"a": []})
+    run_id = acting.start(store)
+    shell = Shell(tmp_path, engine.dsn)
+    assert run_id in shell("runs", "--status", "RUNNING").stdout
+    assert shell("runs", "--status", "Failed").stdout == "no runs\n"
+
+
+def test_today_and_yesterday_begin_at_midnight() -> None:
+    for text, to_end, day in (("today", False, 14), ("Yesterday", False, 13), ("today", True, 15)):
+        at = datetime(2023, 11, day, tzinfo=UTC)
+        assert read_moment(text, DAWN_MS, utc=True, to_end=to_end) == at.timestamp() * 1000
+    here = datetime.fromtimestamp(DAWN_MS / 1000).replace(hour=0, minute=0, second=0)
+    assert read_moment("today", DAWN_MS) == int(here.timestamp()) * 1000

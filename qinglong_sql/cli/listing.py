@@ -16,6 +16,7 @@ from qinglong_sql.cli.words import (
     Row,
     moment,
     now_ms,
+    plain_signs,
     print_json,
     say,
     sign_of,
@@ -31,9 +32,11 @@ from qinglong_sql.store import Span, Store
 ORDER = "admitted_at_ms desc, run_id desc"
 PAGE = 500
 AGES_MS = 400 * 366 * 86_400_000
+DAYS = {"today": 0, "yesterday": 1}
 FOREVER_MS = 1 << 62
+RETRY = ("↻", "r")
 TARGETS = 64  # more revisions than this are not asked one by one
-WHEN = "A duration such as 2d or 1h30m, or a date, with a time or without, in your zone."
+WHEN = "A duration such as 2d or 1h30m, today, yesterday, or a date (and time), in your zone."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,9 @@ class Wanted:
 
 @click.command()
 @click.option(
-    "--status", type=click.Choice(["running", *OF_STATUS]), help="Only runs with this status."
+    "--status",
+    type=click.Choice(["running", *OF_STATUS], case_sensitive=False),
+    help="Only runs with this status.",
 )
 @click.option("--package", help="Only runs of this package.")
 @click.option("--workflow", metavar="WORKFLOW|TASK", help="Only runs of this workflow or task.")
@@ -114,6 +119,8 @@ def runs(
         say("no runs" if behind is None else "no more runs")
         return
     say(run_table(rows, now, utc))
+    if any(row["retry_of_run_id"] for row in rows):
+        say(f"{RETRY[plain_signs()]} retries another run: `qinglong-sql show RUN` says which")
     if more:
         told = {"status": status, "package": package, "workflow": workflow, "since": since,
                 "until": until, "limit": limit if limit != 20 else None}  # fmt: skip
@@ -193,30 +200,49 @@ def targets_of(store: Store, wanted: Wanted) -> list[str] | None:
 
 
 def run_table(rows: list[Row], now: int, utc: bool) -> str:
-    """Runs as a table: whole ids where they fit, else enough of them to name a run."""
-    head = ["RUN", "STATUS", f"STARTED ({zone(now, utc=utc)})", "TOOK", "OF"]
-    lines = [
-        [
-            row["run_id"],
-            f"{sign_of(row['status'])} {row['status']}",
-            moment(row["admitted_at_ms"], now, utc=utc),
-            span(row["admitted_at_ms"], row["finished_at_ms"]),
-            f"{row['package_key']}/{row['target_key']}",
+    """Runs as a table: whole ids where they fit, else enough of them to name a run.
+
+    On a narrow screen the package goes into the title when it is one, and ids become shorter, so
+    that how long a run took still fits.
+    """
+    started, wide = f"STARTED ({zone(now, utc=utc)})", cells.room()
+    packages = {row["package_key"] for row in rows}
+    for id_cells, narrow in ((99, False), (12, False), (12, True), (8, True)):
+        alone = narrow and len(packages) == 1
+        head = ["RUN", "STATUS", started, "TOOK", f"OF {rows[0]['package_key']}" * alone or "OF"]
+        lines = [
+            [
+                row["run_id"][:id_cells],
+                f"{sign_of(row['status'])} {row['status']}",
+                moment(row["admitted_at_ms"], now, utc=utc),
+                span(row["admitted_at_ms"], row["finished_at_ms"]),
+                f"{row['package_key']}/" * (not alone) + row["target_key"] + mark_of(row),
+            ]
+            for row in rows
         ]
-        for row in rows
-    ]
-    wide = cells.room()
-    if max(cells.cells(line) for line in table(head, lines).split("\n")) > wide:
-        lines = [[short(line[0]), *line[1:]] for line in lines]
-    return table(head, lines, wide=wide, drop=("TOOK", head[2]))
+        kept = [n for n in range(len(head)) if not (narrow and head[n] == started)]
+        told = table([head[n] for n in kept], [[line[n] for n in kept] for line in lines])
+        if max(map(cells.cells, told.split("\n"))) <= wide:
+            return told
+    lines = [[row["run_id"][:12], *line[1:]] for row, line in zip(rows, lines, strict=True)]
+    return table(head, lines, wide=wide, drop=(started, "TOOK"))
+
+
+def mark_of(row: Row) -> str:
+    """What a run has behind its name when it is the retry of another one."""
+    return f" {RETRY[plain_signs()]}" if row["retry_of_run_id"] else ""
 
 
 def read_moment(text: str, now: int, *, utc: bool = False, to_end: bool = False) -> int:
     """Epoch milliseconds of a duration before now, or of an ISO date or time.
 
-    Without an offset it is of the user's zone, or of UTC. `to_end`: a date alone means its end.
-    Raises BadParameter for anything else.
+    Without an offset it is of the user's zone, or of UTC. `to_end`: a date alone, as today and
+    yesterday are, means its end. Raises BadParameter for anything else.
     """
+    if (days := DAYS.get(text.lower())) is not None:
+        at = datetime.fromtimestamp(now / 1000, UTC)
+        today = at if utc else at.astimezone()
+        text = str(today.date() - timedelta(days=days))
     try:
         return now - read_duration(text, AGES_MS)
     except DurationFault as fault:
@@ -230,5 +256,5 @@ def read_moment(text: str, now: int, *, utc: bool = False, to_end: bool = False)
         return int(at.timestamp() * 1000)
     except (ValueError, OverflowError):
         raise click.BadParameter(
-            f"{text!r} is no time: write 2d, 90m, 2026-01-31 or '2026-01-31 18:00'"
+            f"{text!r} is no time: write 2d, 90m, yesterday, 2026-01-31 or '2026-01-31 18:00'"
         ) from None

@@ -98,10 +98,15 @@ def state_folder(dsn: str) -> Path:
 
 
 def resolve_run(store: Store, text: str) -> dict[str, Any]:
-    """The one run whose id begins with this text. Raises Refused when there is none or several."""
+    """The one run whose id begins with this text, with `ru` in front or without.
+
+    Raises Refused when there is none or several.
+    """
     if not re.fullmatch(r"[A-Za-z0-9._:-]{1,36}", text):
         raise Refused(f"{text!r} is not a run id or the beginning of one")
     found = store.read("run_state", order="run_id", limit=6, run_id=Span.prefix(text))
+    if not found and re.fullmatch(r"[0-9a-f]{1,24}", text):
+        found = store.read("run_state", order="run_id", limit=6, run_id=Span.prefix(f"ru{text}"))
     exact = [row for row in found if row["run_id"] == text]
     if exact or len(found) == 1:
         return (exact or found)[0]
