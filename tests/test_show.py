@@ -123,7 +123,7 @@ def test_every_row_of_explain_says_what_to_type(facts: Facts) -> None:
 @pytest.mark.parametrize(
     ("row", "words", "stuck"),
     [
-        ({"waits_for": "retry", "waits_on": "execution_failed", "due_at_ms": 9}, "ended with", 0),
+        ({"waits_for": "retry", "waits_on": "execution_failed", "due_at_ms": 9}, "ended with a failure", 0),
         ({"waits_for": "retry", "waits_on": "x", "due_at_ms": -60_001}, "nobody does it", 1),
         ({"waits_for": "lease", "waits_on": "w1", "due_at_ms": 9}, "worker w1 has it", 0),
         ({"waits_for": "report", "waits_on": "w1", "due_at_ms": 9}, "runs at worker w1", 0),

@@ -10,6 +10,7 @@ import pytest
 
 from qinglong_sql.cli import standing
 from qinglong_sql.cli.reasons import OVERDUE_MS, Screen, reason_of, served, waits
+from qinglong_sql.cli.status import headlines
 from qinglong_sql.store import Store
 from qinglong_sql.store.sqlite import SqliteStore
 from tests import acting
@@ -24,9 +25,14 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     return prepared(tmp_path_factory.mktemp("status"))
 
 
-def found_by(store: Store, clock: FakeClock, dsn: str) -> dict[str, Any]:
-    with standing_still(clock.now_ms):
-        return standing.standing(store, Screen(clock.now_ms, True, store.engine), dsn)
+def found_by(
+    store: Store, clock: FakeClock, dsn: str, *, driven: bool = True, later_ms: int = 0
+) -> dict[str, Any]:
+    """The document, as if somebody worked on the database or nobody."""
+    now = clock.now_ms + later_ms
+    with standing_still(now), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(standing, "undriven", lambda store, dsn: not driven)
+        return standing.standing(store, Screen(now, True, store.engine), dsn)
 
 
 def kinds(found: dict[str, Any]) -> list[str]:
@@ -41,28 +47,109 @@ def test_all_is_well_stands_in_the_first_line(sqlite_dsn: str, tmp_path: Path) -
     assert "none; `qinglong-sql edge` starts one" in done.stdout
 
 
-def test_a_run_that_failed_is_not_stuck_and_not_well(
+def test_the_last_run_of_a_target_is_told_when_it_failed(
     store: Store, engine: Engine, clock: FakeClock, tmp_path: Path
 ) -> None:
     run_id = acting.begun(store, {"a": []})
     acting.finish(store, run_id, a=1)
     acting.advance(store, run_id)
     shell = Shell(tmp_path, engine.dsn, {"COLUMNS": "80"})
+    minute = ("status", "--check", "--failed-since", "1m")
     with standing_still(clock.now_ms):
-        done = shell("status", "--check")
-    first = "✔ nothing is stuck, 0 open runs; 1 of the last 1 runs failed"
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, first)
-    with standing_still(clock.now_ms + 86_400_000):
-        assert shell("status").stdout.startswith("✔ all is well: ")
+        done = shell("status", "--check", "--utc")
+        first = done.stdout.splitlines()[0]
+        words = "! nothing is stuck, but the last run of nightly/flow failed at"
+        assert first == f"{words} 22:13:20"
+        assert (done.returncode, shell(*minute).returncode) == (0, 1)
+    with standing_still(clock.now_ms + 60_000):
+        assert shell(*minute).returncode == 0, "longer ago"
+        assert shell("status").stdout.startswith("! nothing is stuck, but the last run")
+    assert shell("status", "--failed-since", "1m").returncode == 2
+    clock.advance(5)
+    acting.cancel(store, acting.start(store, key="three"))
+    again = acting.start(store, key="two")
+    with standing_still(clock.now_ms):
+        assert shell("status", "--json").stdout.count('"last_failed": [{') == 1, "one is open"
+    acting.admit(store, again)
+    acting.finish(store, again, a=0)
+    acting.advance(store, again)
+    found = found_by(store, clock, engine.dsn)
+    assert not found["last_failed"] and len(found["ended"]) == 2
+    for number in range(standing.ENDED):  # others, so that it is not among the last that ended
+        clock.advance(5)
+        task = acting.start(store, "task", key=str(number))
+        acting.admit(store, task)
+        acting.finish(store, task, main=1 if number == 4 else 0)
+        acting.advance(store, task)
+    found = found_by(store, clock, engine.dsn)
+    assert [row["target_key"] for row in found["last_failed"]] == ["work"]
+
+
+def test_what_nobody_works_on_is_told_at_once(
+    store: Store, engine: Engine, clock: FakeClock, tmp_path: Path
+) -> None:
+    run_id = acting.begun(store, {"a": [], "b": []})
+    acting.run(store, *acting.lease(store, "o1").values())
+    found = found_by(store, clock, engine.dsn, driven=False)
+    assert (found["ok"], found["driven"]) == (True, False), "whoever starts it may be on the way"
+    with standing_still(clock.now_ms):
+        lines = headlines(found, Screen(clock.now_ms, True, store.engine))
+    command = "edge" if store.engine == "sqlite" else "run FILE WORKFLOW"
+    words = f"! nobody works on this database; 1 run waits: qinglong-sql {command}"
+    assert lines == [(words, "yellow")]
+    late = standing.HANDOVER_MS + 1
+    assert found_by(store, clock, engine.dsn, driven=False, later_ms=late - 1)["ok"]
+    assert not found_by(store, clock, engine.dsn, driven=False, later_ms=late)["ok"]
+    assert found_by(store, clock, engine.dsn, later_ms=late)["ok"]
+    long_after = found_by(store, clock, engine.dsn, driven=False, later_ms=3_600_000)
+    assert not long_after["stuck"], "one cause is told once"
+    assert found_by(store, clock, engine.dsn, later_ms=3_600_000)["stuck"]
+    (row,) = found["open"]
+    assert row["run_id"] == run_id
+    assert row["waits_for"] in ("a runs; b: in queue default for 0.0s",
+                                "b runs; a: in queue default for 0.0s")  # fmt: skip
+
+
+def test_open_runs_without_a_running_attempt_are_listed(
+    store: Store, engine: Engine, clock: FakeClock
+) -> None:
+    tasks = {"work": acting.task(retry={"attempts": 2, "backoff_ms": 20_000})}
+    acting.publish_model(
+        store, acting.model(tasks, {"flow": acting.workflow({"a": [], "b": ["a"]})})
+    )
+    waiting = acting.start(store, key="1")
+    acting.admit(store, waiting)
+    acting.finish(store, waiting, a=1)
+    acting.advance(store, waiting)
+    clock.advance(5)
+    runs = [waiting, *(acting.start(store, key=str(number)) for number in range(2, 14))]
+    found = found_by(store, clock, engine.dsn)
+    assert {row["run_id"] for row in found["open"]} == set(runs) and not found["running"]
+    assert found["open"][0]["run_id"] == waiting, "the oldest first"
+    assert found["open"][0]["waits_for"].startswith("a: ")
+    assert "again at" in found["open"][0]["waits_for"]
+    assert {row["waits_for"] for row in found["open"][1:]} == {"a: could go on"}
+
+
+def test_the_table_of_open_runs_is_bounded(store: Store, engine: Engine, tmp_path: Path) -> None:
+    acting.publish(store, {"a": []})
+    for number in range(12):
+        acting.start(store, key=str(number))
+    told = Shell(tmp_path, engine.dsn)("status").stdout
+    assert told.count("a: could go on") + told.count("nobody does it") == 10
+    assert "\nand 2 more\n" in told
 
 
 def test_check_tells_monitoring_what_is_stuck(facts: Facts) -> None:
     with standing_still(facts.now_ms):
         plain, checked = facts.shell("status"), facts.shell("status", "--check", "--json")
     assert (plain.returncode, checked.returncode) == (0, 1)
-    assert plain.stdout.startswith("✘ stuck: 3 things need you, 4 open runs\n")
+    first, second, third = plain.stdout.splitlines()[:3]
+    assert first == "! nobody works on this database; 4 runs wait: qinglong-sql edge"
+    assert second == "✘ stuck: 2 things need you, 4 open runs"
+    assert third == "! 1 trigger does not fire yet: this version only checks and stores them"
     told = json.loads(checked.stdout)
-    assert not told["ok"] and kinds(told) == ["fault", "hold", "queue"]
+    assert not told["ok"] and kinds(told) == ["fault", "hold"]
     for row in told["stuck"]:
         assert row["command"].startswith("qinglong-sql ") and row["words"] and row["then"]
         assert row["command"] in plain.stdout

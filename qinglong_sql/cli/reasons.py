@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from qinglong_sql.cli.steps import CODES
 from qinglong_sql.cli.words import Row, age, moment, now_ms
 from qinglong_sql.store import Store
 
@@ -124,8 +125,10 @@ def reason_of(row: Row, screen: Screen) -> Reason:
     if kind in ("worker", "queue"):
         return _queued(row, screen)
     if kind == "retry":
+        words = CODES.get(row["waits_on"], row["waits_on"])
+        at = screen.at(row["due_at_ms"])
         return _undriven(row, screen) or Reason(
-            f"ended with {row['waits_on']}", f"tried again at {screen.at(row['due_at_ms'])}", look
+            f"{words}; again at {at}", f"tried again at {at}", look
         )
     if kind == "need" and row["waits_on"] != "frontier":
         return Reason(f"waits for {row['waits_on']}", "the end of that step")

@@ -46,7 +46,23 @@ def named(row: Row) -> str:
 
 
 def moving(found: Row, screen: Screen, wide: int) -> None:
-    """What workers have, what is due, and what failed in the scheduler."""
+    """What is open, what workers have, what is due, and what failed in the scheduler."""
+    section(
+        "OPEN",
+        ["RUN", "OF", "FOR", "WAITS FOR"],
+        [
+            [
+                short(row["run_id"]),
+                f"{row['package_key']}/{row['target_key']}",
+                screen.since(row["admitted_at_ms"]),
+                row["waits_for"],
+            ]
+            for row in found["open"][:SHOWN]
+        ],
+        wide,
+        ("FOR", "OF"),
+    )
+    left_over(found["open_count"], found["open_more"])
     running = sorted(found["running"], key=lambda row: row["since_ms"])
     section(
         "RUNNING",
@@ -105,28 +121,32 @@ def stored(packages: list[Row], screen: Screen, wide: int) -> None:
     """Active packages, and the triggers that wait in them for the stage that fires them."""
     section(
         "PACKAGES",
-        ["PACKAGE", "GEN", "PUBLISHED", "TRIGGERS"],
+        ["PACKAGE", "GEN", "PUBLISHED"],
         [
-            [
-                row["package_key"],
-                str(row["generation"]),
-                screen.at(row["published_at_ms"]),
-                "; ".join(trigger(one) for one in row["triggers"][:3])
-                + (f"; {len(row['triggers']) - 3} more" if len(row["triggers"]) > 3 else ""),
-            ]
+            [row["package_key"], str(row["generation"]), screen.at(row["published_at_ms"])]
             for row in packages[:SHOWN]
         ],
         wide,
         ("PUBLISHED",),
     )
     left_over(len(packages))
-    if any(row["triggers"] for row in packages):
-        say_wrapped("Triggers are stored and checked; this version does not fire them yet.", wide)
-
-
-def trigger(row: Row) -> str:
-    paused = " (paused)" if row["state"] == "paused" else ""
-    return f"{row['trigger_key']}: {row['cron']} {row['tz']} starts {row['target_key']}{paused}"
+    triggers = [one for row in packages for one in row["triggers"]]
+    section(
+        "TRIGGERS",
+        ["TRIGGER", "CRON", "ZONE", "STARTS"],
+        [
+            [
+                f"{one['package_key']}/{one['trigger_key']}",
+                one["cron"],
+                one["tz"],
+                one["target_key"] + " (paused)" * (one["state"] == "paused"),
+            ]
+            for one in triggers[:SHOWN]
+        ],
+        wide,
+        ("ZONE",),
+    )
+    left_over(len(triggers))
 
 
 def past(ended: list[Row], screen: Screen, wide: int) -> None:
@@ -162,9 +182,9 @@ def section(
         say(table(head, rows, wide=wide, drop=drop))
 
 
-def left_over(count: int) -> None:
+def left_over(count: int, more: bool = False) -> None:
     if count > SHOWN:
-        say(f"and {count - SHOWN} more")
+        say(f"and {count - SHOWN}{'+' * more} more")
 
 
 def title(words: str) -> str:

@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qinglong_sql.cli.alone import undriven
 from qinglong_sql.cli.options import PLACE, state_folder
+from qinglong_sql.cli.outlook import last_failed, open_of
 from qinglong_sql.cli.reasons import OVERDUE_MS, Reason, Screen, reason_of, waits
 from qinglong_sql.cli.words import Row
 from qinglong_sql.store import SQLITE, Span, Store
@@ -20,32 +22,48 @@ COUNTED = 1000
 LOOKED_AT = 100  # open runs, the oldest first
 FAULTS = 20
 ENDED = 5
+HANDOVER_MS = 10_000  # from a `start` to the `edge` that somebody types next
+OTHERWISE = ("hold", "evidence", "fault", "package")  # troubles that no driver ends
 LIVE = ("claimed", "starting", "running")
 
 
 def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
-    """The whole document. `ok` says that nothing needs a person."""
+    """The whole document. `ok` says that nothing needs a person.
+
+    `driven` is false at once when runs are open and nobody works on the database; `ok` is then
+    false when the oldest of them is open for longer than HANDOVER_MS.
+    """
     counted = store.read("open_run", order="admitted_at_ms, run_id", limit=COUNTED + 1)
     runs = counted[:LOOKED_AT]
     held = {run["run_id"]: attempts_of(store, run["run_id"]) for run in runs}
     due = [row for stage in STAGES if (row := due_of(store, stage, screen.now))]
     edge = edge_of(dsn)
     busy = served_by(store, held, edge, screen.now)
-    stuck = stuck_of(store, runs, replace(screen, busy=busy), due) + unpublished(edge, screen)
+    screen = replace(screen, busy=busy)
+    why = {run["run_id"]: waits(store, run["run_id"]) for run in runs}
+    stuck = stuck_of(runs, why, screen, due) + unpublished(edge, screen)
+    alone = bool(runs) and undriven(store, dsn)
+    if alone:  # one cause is told once
+        stuck = [row for row in stuck if row["waits_for"] in OTHERWISE]
+    packages, ended = packages_of(store), ended_of(store, len(counted))
+    late = alone and screen.now - runs[0]["admitted_at_ms"] > HANDOVER_MS
     return {
-        "ok": not stuck,
+        "ok": not stuck and not late,
+        "driven": not alone,
         "now_ms": screen.now,
         "database": database_of(dsn),
         "edge": edge,
         "open_count": min(len(counted), COUNTED),
         "open_more": len(counted) > COUNTED,
         "looked_at_count": len(runs),
+        "open": [open_of(run, why[run["run_id"]], screen) for run in runs],
         "running": [row for run in runs for row in running_of(run, held[run["run_id"]])],
         "due": due,
         "stuck": stuck,
         "faults": store.read("fault_state", order="run_id, stage", limit=FAULTS),
-        "packages": packages_of(store),
-        "ended": ended_of(store, len(counted)),
+        "packages": packages,
+        "ended": ended,
+        "last_failed": last_failed(store, packages, ended),
     }
 
 
@@ -107,7 +125,9 @@ def due_of(store: Store, stage: str, now: int) -> Row | None:
     }
 
 
-def stuck_of(store: Store, runs: list[Row], screen: Screen, due: list[Row]) -> list[Row]:
+def stuck_of(
+    runs: list[Row], why: dict[str, list[Row]], screen: Screen, due: list[Row]
+) -> list[Row]:
     """What needs a person, the oldest first; the same trouble of many steps is told once."""
     found: dict[tuple[str, str], Row] = {}
     for row in due:
@@ -121,7 +141,7 @@ def stuck_of(store: Store, runs: list[Row], screen: Screen, due: list[Row]) -> l
             _add(found, ("scheduler", ""), told, Reason(words, then, screen.driver(), True))
             found["scheduler", ""]["count"] += row["due_count"] - 1
     for run in runs:
-        for row in waits(store, run["run_id"]):
+        for row in why[run["run_id"]]:
             reason = reason_of(row, screen)
             if not reason.stuck:
                 continue

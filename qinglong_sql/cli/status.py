@@ -10,8 +10,8 @@ from qinglong_sql.cli.options import opened, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reasons import Screen
 from qinglong_sql.cli.sections import counted, moving, past, stored, trouble
 from qinglong_sql.cli.service import revision_of
-from qinglong_sql.cli.standing import standing
-from qinglong_sql.cli.steps import BAD
+from qinglong_sql.cli.standing import HANDOVER_MS, standing
+from qinglong_sql.cli.waiting import Duration
 from qinglong_sql.cli.words import (
     Row,
     clock,
@@ -24,21 +24,34 @@ from qinglong_sql.cli.words import (
     zone,
 )
 
-DAY_MS = 86_400_000
-
 
 @click.command()
-@click.option("--check", is_flag=True, help="Exit 1 when something is stuck, for monitoring.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Exit 1, for a monitor, when something is stuck, or when a run has been open for more"
+    f" than {HANDOVER_MS // 1000} s and nobody works on the database.",
+)
+@click.option(
+    "--failed-since",
+    "failed_within",
+    type=Duration(),
+    metavar="D",
+    help="With --check: exit 1 as well when the last run of a workflow or task has failed or timed"
+    " out within this time (24h). A later run of it that succeeds ends that.",
+)
 @with_utc
 @with_color
 @with_dsn
 @with_json
 @reported
-def status(check: bool, utc: bool, dsn: str, as_json: bool) -> None:
+def status(check: bool, failed_within: int | None, utc: bool, dsn: str, as_json: bool) -> None:
     """Show what runs, what is due and what is stuck.
 
     The first line says whether all is well. What is stuck stands below it, with what to type.
     """
+    if failed_within is not None and not check:
+        raise click.UsageError("--failed-since needs --check")
     with opened(dsn) as store:
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn))
         found = standing(store, screen, dsn)
@@ -47,24 +60,21 @@ def status(check: bool, utc: bool, dsn: str, as_json: bool) -> None:
         print_json(found)
     else:
         told(found, screen, cells.room())
-    if check and not found["ok"]:
+    since = screen.now if failed_within is None else screen.now - failed_within
+    failed = any(row["finished_at_ms"] > since for row in found["last_failed"])
+    if check and (not found["ok"] or (failed and failed_within is not None)):
         leave(Exit.FAILED)
 
 
 def told(found: dict[str, Any], screen: Screen, wide: int) -> None:
     """The document for people: trouble first, then what moves, then what has ended."""
-    open_runs = counted(found["open_count"], found["open_more"], "open run")
-    if found["ok"]:
-        words, colour = f"all is well: nothing is stuck, {open_runs}", "green"
-        if bad := failed_lately(found["ended"], screen.now):
-            said = f"{bad} of the last {len(found['ended'])} runs failed"
-            words, colour = f"nothing is stuck, {open_runs}; {said}", "yellow"
-        say_wrapped(f"{sign_of('succeeded')} {words}", wide, fg=colour, bold=True)
-    else:
-        many = counted(len(found["stuck"]), False, "thing")
-        needs = "needs" if len(found["stuck"]) == 1 else "need"
-        words = f"{sign_of('failed')} stuck: {many} {needs} you, {open_runs}"
-        say_wrapped(words, wide, fg="red", bold=True)
+    for words, colour in headlines(found, screen):
+        say_wrapped(words, wide, 2, fg=colour, bold=True)
+    triggers = sum(one["state"] == "active" for row in found["packages"] for one in row["triggers"])
+    if triggers:
+        many = counted(triggers, False, "trigger")
+        does = "does not fire" if triggers == 1 else "do not fire"
+        say_wrapped(f"! {many} {does} yet: this version only checks and stores them", wide, 2)
     if found["looked_at_count"] < found["open_count"]:
         say_wrapped(f"only the oldest {found['looked_at_count']} open runs were looked at", wide)
     place(found, screen, wide)
@@ -74,9 +84,39 @@ def told(found: dict[str, Any], screen: Screen, wide: int) -> None:
     past(found["ended"], screen, wide)
 
 
-def failed_lately(ended: list[Row], now: int) -> int:
-    """How many of the last runs have failed within a day: not stuck, and not well either."""
-    return sum(row["status"] in BAD and now - row["finished_at_ms"] < DAY_MS for row in ended)
+def headlines(found: dict[str, Any], screen: Screen) -> list[tuple[str, str]]:
+    """(words, colour) of whether all is well; what everything else waits for stands first."""
+    open_runs = counted(found["open_count"], found["open_more"], "open run")
+    lines, failed = [], last_words(found["last_failed"], screen)
+    if not found["driven"]:
+        many = counted(found["open_count"], found["open_more"], "run")
+        waits = "waits" if many == "1 run" else "wait"
+        words = f"! nobody works on this database; {many} {waits}: {screen.driver()}"
+        lines.append((words, "yellow" if found["ok"] else "red"))
+    if found["stuck"]:
+        many = counted(len(found["stuck"]), False, "thing")
+        needs = "needs" if len(found["stuck"]) == 1 else "need"
+        lines.append((f"{sign_of('failed')} stuck: {many} {needs} you, {open_runs}", "red"))
+    elif failed and lines:
+        lines.append((f"! {failed}", "yellow"))
+    elif failed:
+        still = f"; {open_runs}" * (found["open_count"] > 0)
+        lines.append((f"! nothing is stuck, but {failed}{still}", "yellow"))
+    elif not lines:
+        words = f"all is well: nothing is stuck, {open_runs}"
+        lines.append((f"{sign_of('succeeded')} {words}", "green"))
+    return lines
+
+
+def last_words(failed: list[Row], screen: Screen) -> str:
+    """Which targets failed when they last ran; nothing when none did."""
+    if not failed:
+        return ""
+    row = failed[0]
+    how = row["status"].replace("_", " ")
+    more = f", and that of {len(failed) - 1} more" * (len(failed) > 1)
+    at = screen.at(row["finished_at_ms"])
+    return f"the last run of {row['package_key']}/{row['target_key']} {how} at {at}{more}"
 
 
 def place(found: dict[str, Any], screen: Screen, wide: int) -> None:
