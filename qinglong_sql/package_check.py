@@ -9,9 +9,11 @@ from qinglong_sql.cycle import knots
 from qinglong_sql.limits import MAX_NEEDS, MAX_STEPS, TIMEOUT_MAX_MS
 from qinglong_sql.package_default import read_defaults, tell_unfit
 from qinglong_sql.package_fault import Faults, Placed, path, shown
+from qinglong_sql.package_hint import misplaced, notes_at_top, notes_of_workflow
 from qinglong_sql.package_node import START, List, Map, Node, Text
 from qinglong_sql.package_task import (
     EXECUTION_FIELDS,
+    TASK_FIELDS,
     Defaults,
     Model,
     execution,
@@ -55,12 +57,13 @@ def package_model(root: Node | None, faults: Faults) -> Model:
         kind = "a list" if isinstance(root, List) else "text"
         faults.add("wrong_type", "", root, f"a package file is a mapping, this one is {kind}")
         return {}
-    found = value.fields(root, "", FILE_FIELDS, faults, also=FREE)
+    found = value.fields(root, "", FILE_FIELDS, faults, also=FREE, notes=notes_at_top(root))
     value.required(found, "package", "", START, faults)
     defaults = read_defaults(found, faults)
     tasks: Model = {}
     for key, node, where in value.section(found, "tasks", "", faults):
-        tasks.setdefault(key.text, task_model(node, where, key, faults, defaults))
+        hint = misplaced(key, node, next(reversed(tasks), ""), "task", TASK_FIELDS)
+        tasks.setdefault(key.text, task_model(node, where, key, faults, defaults, hint))
     known_tasks = None if value.broken_field(found, "tasks") else frozenset(tasks)
     workflows: Model = {}
     for key, node, where in value.section(found, "workflows", "", faults):
@@ -102,12 +105,15 @@ def _workflow(
     node: Node, where: str, at: Text, known_tasks: Known, faults: Faults, defaults: Defaults
 ) -> tuple[Model, Model]:
     """A workflow, and its inline tasks by step."""
-    found = value.fields(node, where, WORKFLOW_FIELDS, faults)
+    found = value.fields(node, where, WORKFLOW_FIELDS, faults, notes=notes_of_workflow(node))
     needs: list[Needs] = []
     steps: Model = {}
     inline: Model = {}
+    before = ""
     for key, step_node, inner in value.section(found, "steps", where, faults):
-        read = value.fields(step_node, inner, STEP_FIELDS, faults)
+        hint = misplaced(key, step_node, before, "step", STEP_FIELDS)
+        before = before if hint else key.text
+        read = value.fields(step_node, inner, STEP_FIELDS, faults, hint=hint)
         items = value.take(read, "needs", inner, NO_NEEDS, lambda n, w: value.texts(n, w, faults))
         needs.append(Needs(key, inner, items))
         if not value.broken(step_node):

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from qinglong_sql.package_source import WIDTH, Hidden, Source, visible
+from qinglong_sql.package_source import HIDDEN, WIDTH, Hidden, Source, visible
 
 PLAIN_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 SHOWN_CHARS = 80
 SUGGESTIONS = 100
 ALIASES_SHOWN = 3
+WHY_HIDDEN = f"({HIDDEN} hides what may be a secret)"
 Paint = Callable[[str, str], str]
 
 
@@ -99,9 +100,10 @@ class PackageFaults(Exception):
 
     def render(self, paint: Paint = plain, width: int = WIDTH) -> str:
         """Every fault with its line, `paint` giving the parts their colours."""
-        return "\n".join(
-            fault.render(self.filename, self.source, paint, width) for fault in self.faults
-        )
+        told = [fault.render(self.filename, self.source, paint, width) for fault in self.faults]
+        if any(HIDDEN in one for one in told):
+            told.append(WHY_HIDDEN)
+        return "\n".join(told)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qinglong_sql.package_fault import Faults, Placed, path, shown
-from qinglong_sql.package_source import Hidden
+from qinglong_sql.package_source import FIELD_WORD, FIELDS, PLAIN_NAME, Hidden
 
 MERGE_KEY = "<<"
 
@@ -99,11 +99,29 @@ def texts_of(node: Node) -> Iterator[tuple[Text, bool]]:
             yield from texts_of(one)
 
 
-def hide(node: Node, faults: Faults) -> None:
-    """No line that is shown says what this node holds."""
-    for text, _ in texts_of(node):
-        if text.span:
-            faults.hidden.append(text.span)
+def hide(node: Node, faults: Faults, key: str = "") -> None:
+    """No line that is shown says what this node holds, but for known keys and their values.
+
+    `key` is the one that holds it. Names of other keys are shown when they do hold something, so
+    that a fault's line can be understood; all of an environment is hidden by who reads it.
+    """
+    if isinstance(node, Text):
+        if node.span and key not in FIELDS:
+            faults.hidden.append(node.span)
+    elif isinstance(node, List):
+        for item in node.items:
+            hide(item, faults, key)
+    else:
+        for name, one in node.pairs:
+            if not isinstance(name, Text):
+                hide(name, faults)
+                hide(one, faults)
+                continue
+            empty = isinstance(one, Text) and one.absent
+            known = FIELD_WORD.match(name.text) and "=" not in name.text
+            if not known and (empty or not PLAIN_NAME.fullmatch(name.text)):
+                hide(name, faults)
+            hide(one, faults, name.text)
 
 
 def write_merges_out(node: Map, where: str, faults: Faults) -> None:

@@ -24,11 +24,14 @@ ENV_KEY = re.compile(
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]*")
 LIST_MARK = re.compile(r"[\s-]*")
 KEY_OF_LINE = re.compile(r"[\s-]*(?P<key>[\"']?[\w.-]+[\"']?\s*:)(?=\s|$)")
-FIELD_IN_LINE = re.compile(
-    r"(?<![\w.-])[\"']?(package|name|defaults|tasks|workflows|triggers|steps|task|needs|run|cwd"
-    r"|timeout|retry|idempotent|on_lost|queue|attempts|backoff|max_backoff|on|cron|tz|workflow"
-    r"|misfire|overlap)[\"']?\s*:"
-)
+FIELDS = (
+    "package", "name", "defaults", "tasks", "workflows", "triggers", "steps", "task", "needs",
+    "run", "cwd", "timeout", "retry", "idempotent", "on_lost", "queue", "attempts", "backoff",
+    "max_backoff", "on", "cron", "tz", "workflow", "misfire", "overlap",
+)  # fmt: skip
+FIELD_WORD = re.compile(rf"(?<![\w.-])({'|'.join(FIELDS)})(?![\w.-])")
+FIELD_IN_LINE = re.compile(rf"(?<![\w.-])[\"']?({'|'.join(FIELDS)})[\"']?\s*:")
+WORD = re.compile(r"[\w.-]+")
 # An environment, or a part of one, as far as a line by itself can tell.
 ENV_IN_LINE = re.compile(
     r"(?:^\s*(?=:)"  # the colon of a name on the line before
@@ -115,8 +118,10 @@ class Source:
         """Whether a line of an unreadable file may belong to an environment, as far as it looks."""
         here = self.lines[line - 1]
         inside = self.unread is not None and line >= self.unread[0] and self.unread_env
-        if inside or ENV_IN_LINE.search(here) or not FIELD_IN_LINE.search(here):
+        if inside or ENV_IN_LINE.search(here):
             return True
+        if not FIELD_IN_LINE.search(here):
+            return not self._apart_from_env(line)
         indent = _indent(here)
         for text in reversed(self.lines[: line - 1]):
             if ENV_IN_LINE.search(text) and text.count("{") > text.count("}"):
@@ -129,6 +134,31 @@ class Source:
                 return True
             indent = _indent(text)
         return False
+
+    def _apart_from_env(self, line: int) -> bool:
+        """Whether no environment reaches down to a line in which no key is to be seen.
+
+        That is so when none stands above it, or when it was closed: by its braces, or by a line
+        that is indented less.
+        """
+        here = self.lines[line - 1]
+        near = next((n for n in range(line, 0, -1) if _like_env(self.lines[n - 1])), 0)
+        if "=" in here or near == line:
+            return False
+        if not near:
+            return True
+        top, *rest = self.lines[near - 1 : line]
+        between = "".join([top, *rest[:-1]])
+        if not FIELD_WORD.search(here) or between.count("{") != between.count("}"):
+            return False
+        return "{" in top or any(one.strip() and _indent(one) < _indent(top) for one in rest)
+
+
+def _like_env(text: str) -> bool:
+    """Whether a line may begin an environment or be a part of one, misspelt ones included."""
+    return bool(ENV_IN_LINE.search(text)) or any(
+        ENV_KEY.fullmatch(word) or word.startswith("x-") for word in WORD.findall(text)
+    )
 
 
 def visible(text: str) -> str:

@@ -49,9 +49,11 @@ class Defaults:
     unfit: list[str] = field(default_factory=list)
 
 
-def task_model(node: Node, where: str, at: Placed, faults: Faults, defaults: Defaults) -> Model:
-    """A task of its own, under `tasks`."""
-    found = value.fields(node, where, TASK_FIELDS, faults)
+def task_model(
+    node: Node, where: str, at: Placed, faults: Faults, defaults: Defaults, hint: str = ""
+) -> Model:
+    """A task of its own, under `tasks`; `hint` is for what is no mapping."""
+    found = value.fields(node, where, TASK_FIELDS, faults, hint=hint)
     if not value.broken(node):
         value.required(found, "run", where, at, faults)
     model = execution(found, where, faults, defaults)
@@ -188,7 +190,9 @@ def _check_lost(
 
 
 def _retry(node: Node, where: str, faults: Faults) -> Retry:
-    found = value.fields(node, where, RETRY_FIELDS, faults)
+    number = isinstance(node, Text) and bool(value.INTEGER.fullmatch(node.text))
+    hint = "write retry: {attempts: 3}" if number else ""
+    found = value.fields(node, where, RETRY_FIELDS, faults, hint=hint)
 
     def span(node: Node, inner: str) -> int:
         return value.duration(node, inner, BACKOFF_MAX_MS, faults)

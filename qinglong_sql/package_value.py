@@ -12,6 +12,7 @@ from qinglong_sql.canonical import refuse_text
 from qinglong_sql.duration import DurationFault, read_duration
 from qinglong_sql.limits import ARGUMENT_BYTES, KEY_CHARS, KEY_PATTERN, NAME_CHARS
 from qinglong_sql.package_fault import Faults, Placed, path, shown
+from qinglong_sql.package_hint import for_list
 from qinglong_sql.package_node import List, Map, Node, Text, hide
 from qinglong_sql.package_source import ENV_KEY, name_shown
 
@@ -32,7 +33,7 @@ OTHER_WORDS = {
 
 
 def pairs(
-    node: Node, where: str, faults: Faults, secret: bool = False
+    node: Node, where: str, faults: Faults, secret: bool = False, hint: str = ""
 ) -> Iterator[tuple[Text, Node]]:
     """The pairs of a mapping, duplicates included but told; nothing written counts as empty.
 
@@ -41,9 +42,9 @@ def pairs(
     if isinstance(node, Text) and node.absent:
         return
     if not isinstance(node, Map):
-        hide(node, faults)
+        hide(node, faults, "" if secret else where.rpartition(".")[2])
         kind = "text" if isinstance(node, Text) else "a list"
-        faults.add("wrong_type", where, node, f"expected a mapping, found {kind}")
+        faults.add("wrong_type", where, node, f"expected a mapping, found {kind}", hint)
         return
     seen: dict[str, Text] = {}
     for key, value in node.pairs:
@@ -67,31 +68,33 @@ def fields(
     faults: Faults,
     also: str = "",
     notes: Mapping[str, str] = NO_NOTES,
+    hint: str = "",
 ) -> Fields:
     """The known fields of a mapping, the first of duplicates.
 
-    Keys that begin with `also` are left alone; `notes` say why a key is not to be had here.
+    Keys that begin with `also` are left alone; `notes` say why a key is not to be had here, `hint`
+    what would help when this is no mapping.
     """
     found: Fields = {}
-    for key, value in pairs(node, where, faults):
+    for key, value in pairs(node, where, faults, hint=hint):
         if key.text in allowed:
             found.setdefault(key.text, (key, value))
             continue
         if also and key.text.startswith(also):
             continue
-        hide(value, faults)
+        hide(value, faults, "" if ENV_KEY.fullmatch(key.text) else key.text)
         other = OTHER_WORDS.get(key.text.lower(), "env" if ENV_KEY.fullmatch(key.text) else "")
-        hint = notes.get(key.text, "") or (f"did you mean {other}?" if other in allowed else "")
-        hint = hint or faults.near(key.text, allowed) or "known here: " + ", ".join(allowed)
+        help_ = notes.get(key.text, "") or (f"did you mean {other}?" if other in allowed else "")
+        help_ = help_ or faults.near(key.text, allowed) or "known here: " + ", ".join(allowed)
         message = f"{shown(key.text)} is not known here"
-        faults.add("unknown_field", path(where, key.text), key, message, hint)
+        faults.add("unknown_field", path(where, key.text), key, message, help_)
     return found
 
 
 def keyed(node: Node, where: str, faults: Faults) -> Iterator[tuple[Text, Node, str]]:
     """The entries of a mapping whose keys the author chose, each with its path."""
     by_lower: dict[str, Text] = {}
-    for key, value in pairs(node, where, faults):
+    for key, value in pairs(node, where, faults, hint=for_list(node)):
         inner = path(where, key.text)
         check_key(key, inner, faults)
         first = by_lower.setdefault(key.text.lower(), key)

@@ -25,6 +25,7 @@ from qinglong_sql.package_node import (
     write_merges_out,
 )
 from qinglong_sql.package_source import ENV_KEY, Hidden, name_shown
+from qinglong_sql.package_syntax import explained, quoted_sign
 
 OTHER_ENCODINGS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 UTF8_MARK = b"\xef\xbb\xbf"
@@ -61,13 +62,7 @@ def compose(text: str, faults: Faults) -> Node | None:
         for event in yaml.parse(text, Loader=yaml.BaseLoader):
             reader.take(event)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        if "end of stream" in str(error.problem) and error.context_mark:
-            mark = error.context_mark  # where it began says more than the end of the file
-        place = Place(mark.line + 1, mark.column + 1) if mark else START
-        context = f" ({error.context})" if error.context else ""
-        message = f"{error.problem or 'not YAML'}{context}"
-        _refuse(faults, "syntax", place, message, _syntax_hint(message))
+        _refuse(faults, "syntax", *explained(error, text))
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = Place(before.count("\n") + 1, error.position - before.rfind("\n"))
@@ -239,7 +234,7 @@ class _Reader:
             message = f"{shown_name} stands inside of its own anchor, on line {open_now.node.line}"
             _refuse(self.faults, "syntax", at, message, "a thing cannot hold itself")
         hint = "" if self.in_env() else self.faults.near(name, self.anchors)
-        hint = hint or _syntax_hint("scanning an alias")
+        hint = hint or quoted_sign("an alias")
         _refuse(self.faults, "syntax", at, f"{shown_name} has no anchor before it", hint)
 
     def _refuse_tag(self, event: yaml.NodeEvent, at: Placed) -> None:
@@ -266,15 +261,3 @@ def height_of(node: Node) -> int:
 def _refuse(faults: Faults, code: str, at: Placed, message: str, hint: str = "") -> NoReturn:
     faults.add(code, "", at, message, hint)
     raise Unreadable
-
-
-def _syntax_hint(message: str) -> str:
-    if r"'\t'" in message:
-        return "indent with blanks, never with tabs"
-    if "scanning an alias" in message:
-        return 'text that begins with * is quoted: cron: "*/5 * * * *"'
-    if "cannot start any token" in message:
-        return "quote the text"
-    if "mapping values are not allowed" in message:
-        return 'quote text that holds ": ", and check the indentation'
-    return ""

@@ -12,7 +12,8 @@ from qinglong_sql.cli.spelling import did_you_mean
 from qinglong_sql.cli.words import complain, print_json, say
 from qinglong_sql.limits import PACKAGE_BYTES
 from qinglong_sql.package import Package, load_package, parse_package
-from qinglong_sql.package_fault import PackageFaults
+from qinglong_sql.package_fault import WHY_HIDDEN, PackageFaults
+from qinglong_sql.package_source import HIDDEN
 from qinglong_sql.store import Span, Store
 
 STDIN = "-"
@@ -40,8 +41,11 @@ def check(file: Path, as_json: bool) -> None:
     if as_json:
         print_json({"ok": True, "errors": [], "warnings": warnings, "digest": package.digest})
         return
-    for fault in package.warnings:
-        complain(f"warning: {fault.render(str(file), package.source, painted_fault)}")
+    told = [one.render(str(file), package.source, painted_fault) for one in package.warnings]
+    for words in told:
+        complain(f"warning: {words}")
+    if any(HIDDEN in words for words in told):
+        complain(WHY_HIDDEN)
     say("ok")
 
 
