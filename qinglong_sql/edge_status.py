@@ -5,7 +5,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from qinglong_sql.store.snapshot import of_one
+from qinglong_sql.whole_file import target_of, write_whole
+
+BEGINS = b'{"pid": '  # of what is kept here
 VOLATILE = ("cycles", "last_cycle_ms")  # they move without anything having changed
+
+
+def may_keep(path: Path, database: Path) -> bool:
+    """Whether a status may be kept at a path: nothing is there, or an older one.
+
+    Raises NoFile for what is no file, OSError for one that cannot be read.
+    """
+    target = target_of(path)
+    if of_one(target, database):
+        return False
+    try:
+        with target.open("rb") as file:
+            return file.read(len(BEGINS)) in (b"", BEGINS)
+    except FileNotFoundError:
+        return True
 
 
 class StatusFile:
@@ -31,7 +50,6 @@ class StatusFile:
         if known == self._known:
             return
         self._not_before_ms = now_ms + self._every_ms
-        new = self._path.with_name(f".{self._path.name}.new")
-        new.write_text(json.dumps(found) + "\n", encoding="utf-8")
-        new.replace(self._path)
+        raw = json.dumps(found).encode() + b"\n"
+        write_whole(self._path, raw, replace=True, durable=False)  # it is of no use after a crash
         self._known = known

@@ -111,6 +111,40 @@ def test_a_full_disk_is_told_before_anything_is_written(
     assert done.returncode == 5 and "1000 B free" in done.stderr
 
 
+def test_a_backup_never_takes_the_place_of_a_part_of_a_database(shell: Shell, file: Path) -> None:
+    runs = started(file, 1)
+    (shell.folder / "link").symlink_to(file)
+    (shell.folder / "hard").hardlink_to(file)
+    (shell.folder / "folder").symlink_to(file.parent)
+    names = [f"{file}{end}" for end in ("", "-journal", "-wal", "-shm")]
+    for name in (*names, "link", "hard", f"folder/{file.name}-wal"):
+        done = shell("backup", name, "--force")
+        assert done.returncode == 5 and "another name" in done.stderr, name
+    assert [path.name for path in file.parent.glob(f"{file.name}-*")] == []
+    for end in ("-wal", "-journal"):  # would be applied to whatever is called so
+        beside = shell.write(f"old.db{end}", "x")
+        done = shell("backup", "old.db", "--force")
+        assert done.returncode == 5 and f"old.db{end} is there" in done.stderr
+        beside.write_text("")
+        assert shell("backup", "old.db", "--force").returncode == 0
+    assert runs_in(file) == set(runs)
+
+
+def test_a_file_that_is_named_like_an_unfinished_one_is_left_alone(
+    shell: Shell, file: Path
+) -> None:
+    runs = started(file, 1)
+    shell("backup", "x.part")
+    shell("backup", "y.restoring")
+    there = f"sqlite:///{shell.folder}"
+    assert shell("backup", "x", "--dsn", f"{there}/x.part").returncode == 0
+    assert shell("restore", "y.restoring", "--dsn", f"{there}/y").returncode == 0
+    for name in ("x", "x.part", "y", "y.restoring"):
+        assert runs_in(shell.folder / name) == set(runs), name
+    for name in ("x.part", "y.restoring"):
+        (shell.folder / name).unlink()
+
+
 # -- restore
 
 
@@ -158,6 +192,47 @@ def test_a_database_that_cannot_be_read_is_replaced(shell: Shell, file: Path) ->
     assert runs_in(file) == set(runs)
     for end in ("", "-wal", "-journal"):
         assert Path(row["kept"] + end).stat().st_size == 20_000
+
+
+@pytest.mark.parametrize("end", ["-journal", "-wal", "-shm"])
+def test_what_is_empty_beside_the_old_database_goes(shell: Shell, file: Path, end: str) -> None:
+    started(file, 1)
+    shell("backup", "copy.db")
+    Path(f"{file}{end}").touch()
+    assert shell("restore", "copy.db", "--yes").returncode == 0
+    (kept,) = shell.folder.glob("*.before-restore-*")
+    assert kept.name.endswith("Z")
+    assert not Path(f"{file}{end}").exists()
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_hot_journal_goes_with_its_database(
+    file: Path, tmp_path: Path, linked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kill in the middle of a commit leaves it, of a file that cannot be tidied up now."""
+    started(file, 1)
+    crashed = tmp_path / "crashed.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("pragma journal_mode = delete")
+        other.execute("pragma cache_size = 1")
+        other.execute("begin immediate")
+        other.execute("create table half (x)")
+        other.execute("insert into half values (randomblob(99999))")
+        for part in ("", "-journal"):
+            shutil.copyfile(f"{file}{part}", f"{crashed}{part}")
+        other.execute("rollback")
+    assert Path(f"{crashed}-journal").stat().st_size > 512
+    monkeypatch.setattr(snapshot, "folded", lambda path: False)
+    if not linked:
+        monkeypatch.setattr(snapshot, "_linked", lambda path, other: False)
+    new = tmp_path / "new"
+    snapshot.copy_online(file, new)
+    kept = snapshot.put_in_place(new, crashed, "now")
+    assert kept is not None and Path(f"{kept}-journal").stat().st_size > 512
+    with closing(sqlite3.connect(kept)) as old:
+        assert old.execute("pragma integrity_check").fetchone() == ("ok",)
+        assert old.execute("select * from sqlite_schema where name = 'half'").fetchall() == []
+    assert runs_in(crashed) == runs_in(file) == runs_in(kept)
 
 
 @pytest.mark.parametrize("wrong", ["no file", "noise", "stranger", "damaged", "newer", "orphan"])
@@ -234,7 +309,7 @@ def deadly(folder: Path, env: dict[str, str], turns: int) -> int:
 
             return called
 
-        places = [(snapshot, name) for name in ("synced", "folded", "like", "checked")]
+        places = [(snapshot, name) for name in ("synced", "folded", "checked")]
         for place, name in [*places, (Path, "replace"), (Path, "rename"), (os, "link")]:
             setattr(place, name, before(getattr(place, name)))
         Shell(folder, env["QINGLONG_DSN"])("restore", "copy.db", "--yes")

@@ -16,6 +16,7 @@ from qinglong_sql.errors import NotReady
 from qinglong_sql.store import SQLITE, snapshot
 from qinglong_sql.store.sqlite_error import absent
 from qinglong_sql.store.sqlite_shipped import newest_revision
+from qinglong_sql.whole_file import like, part_of, put, target_of
 
 the_file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 OPEN_MOST = 1_000
@@ -38,19 +39,16 @@ def backup(file: Path, force: bool, dsn: str, as_json: bool) -> None:
         raise absent(Path(dsn.removeprefix(SQLITE)))
     with opened(dsn):  # one of ours, of the newest revision
         pass
-    if file.exists() and (not force or file.samefile(source)):
-        way = "another name, or --force" if not file.samefile(source) else "another name"
-        raise Refused(f"{file} is there already; give {way}")
+    target = free_for(file, source, force)
     began = time.monotonic()
-    new = file.with_name(f"{file.name}.part")
-    has_room(file.parent, snapshot.whole_size(source))
+    new = part_of(target)
+    has_room(target.parent, snapshot.whole_size(source))
     try:
-        snapshot.remove(new)
         with meter("backup") as told:
             snapshot.copy_online(source, new, told.part)
         revision = checked(new, file)
-        snapshot.like(new, source)
-        snapshot.publish(new, file, replace=force)
+        like(new, source, 0o666)
+        put(new, target, replace=force)
     except FileExistsError as error:
         raise Refused(f"{file} is there already; give another name, or --force") from error
     finally:
@@ -76,7 +74,7 @@ def restore(file: Path, yes: bool, dsn: str, as_json: bool) -> None:
     stop the edge and every run. What ran at the time of the backup cannot be known any more:
     recovery tells it lost, and the tasks' on_lost decides.
     """
-    path = file_of(dsn, "restore")
+    path = target_of(file_of(dsn, "restore"))
     if not file.is_file():
         raise BadFile(f"{file}: no such file")
     there = path.exists()
@@ -86,18 +84,30 @@ def restore(file: Path, yes: bool, dsn: str, as_json: bool) -> None:
         consent(yes, f"Replace {path} by {file}? The old one is kept beside it.")
     path.parent.mkdir(parents=True, exist_ok=True)
     has_room(path.parent, snapshot.whole_size(file))
-    new = path.with_name(f"{path.name}.restoring")
     with alone(dsn, "restore"):
+        new = part_of(path)
         try:
-            snapshot.remove(new)
             with meter("restore") as told:
                 copied(file, new, told.part)
             revision = checked(new, file)
-            snapshot.like(new, path if there else file)
+            like(new, path if there else file, 0o666)
             kept = put_in_place(new, path)
         finally:
             snapshot.remove(new)
     tell(dsn, path, revision, kept, as_json)
+
+
+def free_for(file: Path, source: Path, force: bool) -> Path:
+    """Where the copy goes. Raises Refused when that is not free, or belongs to a database."""
+    target = target_of(file)
+    if snapshot.of_one(target, source):
+        raise Refused(f"{file} is there already, as a part of the database; give another name")
+    if target.exists() and not force:
+        raise Refused(f"{file} is there already; give another name, or --force")
+    log = snapshot.log_beside(target)
+    if log is not None:
+        raise Refused(f"{log} is there, and would be applied to the copy; give another name")
+    return target
 
 
 def copied(file: Path, new: Path, on_part: snapshot.OnPart) -> None:

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from qinglong_sql.cron import CronFault, check_timezone, zone_names
 from qinglong_sql.crontab import Crontab, Told, read_crontab
 from qinglong_sql.crontab_file import TooLarge, package_text
 from qinglong_sql.limits import KEY_CHARS, KEY_PATTERN
+from qinglong_sql.whole_file import write_whole
 
 READ_BYTES = 4 * 1024 * 1024
 SYSTEM_FILES = re.compile(r"/etc/(crontab|anacrontab|cron\.d/.*)")
@@ -161,23 +161,13 @@ def read_file(file: Path) -> bytes:
 def write_file(path: Path, text: str, *, force: bool) -> None:
     """Write a file that only its owner reads, since variables may be secrets; whole or not at all.
 
-    Raises Refused when it is there already, unless forced.
+    A pipe or /dev/stdout is written through. Raises Refused when a file is there already, unless
+    forced, and NoFile for anything else.
     """
-    raw = text.encode()
-    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(fd, "wb") as made:
-            made.write(raw)
-        if force:
-            Path(name).replace(path)
-            return
-        try:
-            os.link(name, path)
-        except FileExistsError:
-            raise Refused(f"{path} is there already; --force replaces it") from None
-    finally:
-        with suppress(FileNotFoundError):
-            Path(name).unlink()
+        write_whole(path, text.encode(), replace=force, mode=0o600, streams=True)
+    except FileExistsError:
+        raise Refused(f"{path} is there already; --force replaces it") from None
 
 
 def machine_zone() -> tuple[str, str]:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from qinglong_sql.cli.exits import Exit, Refused, leave, reported, told_as
+from qinglong_sql.cli.exits import BadFile, Exit, Refused, leave, reported, told_as
 from qinglong_sql.cli.interrupts import Interrupts
 from qinglong_sql.cli.options import state_folder, with_dsn
 from qinglong_sql.duration import read_duration
 from qinglong_sql.edge import Edge
 from qinglong_sql.edge_log import Log
 from qinglong_sql.edge_setting import SETTINGS, only_one
+from qinglong_sql.edge_status import may_keep
 from qinglong_sql.execution import GRACE_MS
 from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS
 from qinglong_sql.store import SQLITE
@@ -128,6 +129,7 @@ def edge(
     A package file is published when it is new or changed, has been left alone for a second, and
     checks. One that does not is reported, once a change, and what was active stays active. So does
     the package of a file that goes, and one that two files define: neither of them is published.
+    DIR has to be there at the start (exit 2); when it goes later, that is told, and looked for.
 
     TERM or Ctrl-C: nothing new is started, and what runs has --drain to end. What still runs then
     goes on: an edge that is started again within --lease-ms takes it over as if nothing had been.
@@ -139,7 +141,11 @@ def edge(
             "an edge keeps its database in a SQLite file of this machine; on PostgreSQL"
             " `qinglong-sql run FILE` drives runs, as many of them at once as you like"
         )
+    if packages is not None and not packages.is_dir():  # it may go later, and come again
+        raise BadFile(f"{packages}: no such folder")
     path, folder = Path(dsn.removeprefix(SQLITE)), state_folder(dsn)
+    if status_file and not may_keep(status_file, path):
+        raise Refused(f"{status_file} is there already, and is no status of an edge")
     known = SETTINGS[profile]
     setting = replace(
         known, slots=slots or known.slots, drain_ms=known.drain_ms if drain_ms is None else drain_ms

@@ -16,6 +16,7 @@ from qinglong_sql.cli.words import complain, hush
 from qinglong_sql.errors import NotReady, QinglongError
 from qinglong_sql.package_fault import PackageFaults
 from qinglong_sql.package_source import WIDTH
+from qinglong_sql.whole_file import NoFile
 
 P = ParamSpec("P")
 OPTIONAL = {"psycopg": "postgres", "psycopg_pool": "postgres", "alembic": "migrate",
@@ -92,6 +93,8 @@ def told_as(error: BaseException) -> tuple[Exit, str] | None:
             return Exit.BAD_FILE, str(error)
         case Refused():
             return Exit.REFUSED, f"refused: {error}"
+        case NoFile():
+            return Exit.REFUSED, f"refused: {error.filename}: {error.strerror}"
         case NotReady():
             return Exit.NOT_READY, f"not ready: {first_line(error)}"
         case QinglongError(code="contended"):

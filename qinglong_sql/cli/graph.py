@@ -13,6 +13,7 @@ from qinglong_sql.cli.package import choose_target
 from qinglong_sql.cli.words import Row, coloured, plain_signs, print_json, say, span, with_color
 from qinglong_sql.graph import mermaid
 from qinglong_sql.package import load_package
+from qinglong_sql.whole_file import NoFile, write_whole
 
 FORMATS = ("text", "mermaid", "dot", "svg")
 OF_SUFFIX = {
@@ -92,7 +93,9 @@ def graph(
         say(text.rstrip("\n"))
         return
     try:
-        output.write_text(text, encoding="utf-8")
+        write_whole(output, text.encode(), replace=True, streams=True)
+    except NoFile:
+        raise
     except OSError as error:
         raise BadFile(f"{output}: {error.strerror}") from error
 

@@ -11,6 +11,7 @@ from qinglong_sql.cli.options import with_json
 from qinglong_sql.cli.words import print_json, say
 from qinglong_sql.limits import KEY_CHARS, KEY_PATTERN
 from qinglong_sql.package_value import NULLS
+from qinglong_sql.whole_file import write_whole
 
 FALLBACK = "jobs"
 TEMPLATE = """\
@@ -92,8 +93,7 @@ def init(file: Path, package: str | None, force: bool, as_json: bool) -> None:
     # A name that would break out of its comment line is not repeated there.
     named = shown if shown.isprintable() else "FILE"
     try:
-        with file.open("w" if force else "x", encoding="utf-8") as sink:
-            sink.write(TEMPLATE.format(file=named, package=written))
+        write_whole(file, TEMPLATE.format(file=named, package=written).encode(), replace=force)
     except FileExistsError:
         raise Refused(f"{file} is there already; --force writes over it") from None
     if as_json:

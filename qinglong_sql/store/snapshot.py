@@ -15,12 +15,14 @@ from pathlib import Path
 from qinglong_sql.errors import NotReady
 from qinglong_sql.limits import LOCAL_PAUSE_MS, SQLITE_BUSY_MS
 from qinglong_sql.migrate import stands_at
+from qinglong_sql.whole_file import synced
 
 STEP_PAGES = 256
 # A copy begins anew whenever somebody has written, unless a log keeps its snapshot (WAL). After
 # so many times it is done in one step, for which the writer waits.
 RESTARTS = 3
-COMPANIONS = ("-wal", "-shm", "-journal")
+LOGS = ("-wal", "-journal")  # a database is whole only with them
+COMPANIONS = (*LOGS, "-shm")
 
 OnPart = Callable[[int, int], object]
 
@@ -75,8 +77,7 @@ def reader(path: Path, *, live: bool = True) -> sqlite3.Connection:
     """A connection that changes no row. Without `live`, nobody has the file in use: unless a log
     with something in it lies beside it, it is read as it is and nothing is written beside it.
     """
-    beside = [path.with_name(path.name + end) for end in ("-wal", "-journal")]
-    live = live or any(one.exists() and one.stat().st_size for one in beside)
+    live = live or log_beside(path) is not None
     uri = f"{path.absolute().as_uri()}?{'mode=rw' if live else 'immutable=1'}"
     timeout_s = SQLITE_BUSY_MS / 1000
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout_s)
@@ -108,23 +109,6 @@ def checked(path: Path, newest: str) -> str:
     return revision
 
 
-def publish(new: Path, path: Path, *, replace: bool) -> None:
-    """Give a finished file its name. Raises FileExistsError unless it may replace a file."""
-    if replace:
-        new.replace(path)
-    else:
-        try:
-            os.link(new, path)
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without links, such as a memory stick's
-            if path.exists():
-                raise FileExistsError(path) from None
-            new.rename(path)
-        new.unlink(missing_ok=True)
-    synced(path.parent)
-
-
 def put_in_place(new: Path, path: Path, stamp: str) -> Path | None:
     """Make `new` the database `path`; where the old one is kept, None when there was none.
 
@@ -132,20 +116,18 @@ def put_in_place(new: Path, path: Path, stamp: str) -> Path | None:
     cannot be read any more it may be neither, and the command is to be repeated. Raises Held.
     """
     kept = None
-    if path.exists():
-        kept = _free(path.with_name(f"{path.name}.before-restore-{stamp}"))
-        if folded(path):
-            try:
-                os.link(path, kept)
-            except OSError:  # no links here
-                path.rename(kept)
-        else:
-            path.rename(kept)
-    for end in COMPANIONS:  # of a file that is gone or damaged: kept with it, by its name
-        stale = path.with_name(path.name + end)
-        if stale.exists():
-            beside = kept or _free(path.with_name(f"{path.name}.before-restore-{stamp}"))
-            stale.rename(beside.with_name(beside.name + end))
+    there, whole = path.exists(), False
+    beside = _free(path.with_name(f"{path.name}.before-restore-{stamp}"))
+    if there:
+        kept, whole = beside, folded(path)
+    logs = [end for end in LOGS if _is_log(path.with_name(path.name + end))]
+    for end in logs:  # first, so that a kill never parts a database from what it is whole with
+        _twin(path.with_name(path.name + end), beside.with_name(beside.name + end))
+    if there and not (whole and _linked(path, beside)):
+        path.rename(beside)
+    synced(path.parent)
+    for end in COMPANIONS:
+        path.with_name(path.name + end).unlink(missing_ok=True)
     synced(path.parent)
     new.replace(path)
     synced(path.parent)
@@ -202,15 +184,6 @@ def vacuum(path: Path) -> None:
         connection.execute("pragma temp_store_directory = ''")
 
 
-def like(new: Path, model: Path) -> None:
-    """Give a new file the mode and, where that is allowed, the owner of another."""
-    seen = model.stat()
-    new.chmod(seen.st_mode & 0o666)
-    if (seen.st_uid, seen.st_gid) != (new.stat().st_uid, new.stat().st_gid):
-        with suppress(PermissionError):
-            os.chown(new, seen.st_uid, seen.st_gid)
-
-
 def whole_size(path: Path) -> int:
     """Bytes of a database with its log."""
     parts = [path, path.with_name(path.name + "-wal")]
@@ -228,18 +201,54 @@ def remove(path: Path) -> None:
         path.with_name(path.name + end).unlink(missing_ok=True)
 
 
-def synced(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def of_one(path: Path, file: Path) -> bool:
+    """Whether a path is a database itself, by whatever name, or what SQLite keeps beside it."""
+    with suppress(OSError):
+        if path.samefile(file):
+            return True
+    names = {file.name + end for end in COMPANIONS}
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return path.name in names and path.parent.samefile(file.parent)
+    except OSError:
+        return False
+
+
+def log_beside(path: Path) -> Path | None:
+    """A log or journal with something in it that SQLite would apply to a file of this path."""
+    beside = [path.with_name(path.name + end) for end in LOGS]
+    return next((one for one in beside if _is_log(one)), None)
+
+
+def _is_log(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _twin(path: Path, other: Path) -> None:
+    """Another name for a file, or a copy of it where a file has one name only."""
+    if _linked(path, other):
+        return
+    try:
+        shutil.copyfile(path, other)
+        synced(other)
+    except BaseException:
+        other.unlink(missing_ok=True)
+        raise
+
+
+def _linked(path: Path, other: Path) -> bool:
+    try:
+        os.link(path, other)
+    except OSError:
+        return False
+    return True
 
 
 def _free(path: Path) -> Path:
     number, found = 1, path
-    while found.exists():
+    while any(found.with_name(found.name + end).exists() for end in ("", *COMPANIONS)):
         number += 1
         found = path.with_name(f"{path.name}-{number}")
     return found
