@@ -16,7 +16,7 @@ from typing import Any
 from qinglong_sql.errors import Malformed
 from qinglong_sql.limits import PACKAGE_BYTES
 from qinglong_sql.package import Package, PackageFaults, parse_package
-from qinglong_sql.store import Store
+from qinglong_sql.store import Row, Store
 
 SUFFIXES = (".yaml", ".yml")
 SETTLE_NS = 1_000_000_000
@@ -194,18 +194,22 @@ class Packages:
                 said = f"{entry.name}: package {key} is also defined by "
                 if others:
                     words = said + ", ".join(sorted(others))
-                    entry.row = None
+                    row, entry.row = entry.row, None
                     if entry.faults != [words]:
-                        self._refuse(entry, [words], keep=True)
+                        self._refuse(entry, [words], keep=True, row=row)
                 elif entry.faults and entry.faults[0].startswith(said):
                     entry.faults, entry.row = [], None
 
-    def _refuse(self, entry: Entry, faults: list[str], *, keep: bool = False) -> None:
+    def _refuse(
+        self, entry: Entry, faults: list[str], *, keep: bool = False, row: Row | None = None
+    ) -> None:
+        """Tell the faults, and what they mean; `row` is of the last publication, if not kept."""
         if not keep:
             entry.package = None
         entry.faults = faults
         more = len(faults) - SHOWN_FAULTS
         shown = [*faults[:SHOWN_FAULTS], *([f"{entry.name}: and {more} more"] if more > 0 else [])]
+        shown[-1] += f"; not published, {_what_stays(row or entry.row)}"
         for words in shown:
             self._say("fault", words, file=entry.name)
 
@@ -238,6 +242,10 @@ def publisher(store: Store) -> Publish:
         p_manifest=package.manifest,
         p_base_dir=str(package.base_dir),
     )[0]
+
+
+def _what_stays(row: Row | None) -> str:
+    return f"generation {row['generation']} stays active" if row else "what was active stays active"
 
 
 def _is_ours(name: str) -> bool:

@@ -269,6 +269,13 @@ def test_a_database_that_was_replaced_is_left(one_site: Site) -> None:
     assert "No such file or directory; it was there before" in one_site.log.read_text()
 
 
+def test_a_folder_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, "sqlite:///e.db")
+    done = shell("edge", "--packages", "nofolder")
+    assert (done.returncode, done.stderr) == (2, "nofolder: no such folder\n")
+    assert list(tmp_path.iterdir()) == [], "no database is made"
+
+
 def test_postgresql_is_refused_with_words(one_site: Site) -> None:
     done = one_site.shell.process("edge", "--dsn", "postgresql://u:secret@h/d")
     assert done.returncode == 5

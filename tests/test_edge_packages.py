@@ -100,6 +100,8 @@ def test_a_bad_file_is_told_once_a_change_and_what_is_active_stays(desk: Desk) -
     path.write_text("package: a\ntasks: {t: {rum: date}}\n")
     said = desk.look()
     assert all(one.startswith("fault: a.yaml:2:") for one in said), said
+    assert said[-1].endswith("; not published, generation 1 stays active")
+    assert "published" not in "".join(said[:-1])
     assert desk.look() == []
     found = desk.files()["a.yaml"]
     assert (found["package"], found["generation"], len(found["faults"])) == ("a", 1, len(said))
@@ -123,8 +125,10 @@ def test_two_files_with_one_package_are_told_and_neither_is_published(desk: Desk
     desk.write("a.yaml", "same", run="two")
     desk.write("c.yaml", "other")
     assert desk.look() == [
-        "fault: b.yaml: package same is also defined by a.yaml",
-        "fault: a.yaml: package same is also defined by b.yaml",
+        "fault: b.yaml: package same is also defined by a.yaml; not published,"
+        " generation 1 stays active",
+        "fault: a.yaml: package same is also defined by b.yaml; not published,"
+        " what was active stays active",
         "published: published other generation 1 (c.yaml)",
     ]
     assert desk.look() == []
@@ -244,7 +248,8 @@ def test_what_the_database_refuses_is_a_fault_of_the_file(desk: Desk) -> None:
     desk.write("b.yaml", "b")
     desk.refuse = Malformed("no such need")
     assert desk.look() == [
-        "fault: a.yaml: QL400 no such need", "fault: b.yaml: QL400 no such need",
+        f"fault: {name}.yaml: QL400 no such need; not published, what was active stays active"
+        for name in "ab"
     ]  # fmt: skip
     assert desk.look() == []
     desk.refuse = None
