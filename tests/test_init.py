@@ -111,3 +111,18 @@ def test_a_name_that_would_leave_its_comment_is_not_written_there(shell: Shell) 
     assert shell("init", name).returncode == 0
     text = (shell.folder / name).read_text()
     assert text == TEMPLATE.format(file="FILE", package="My-jobs")
+
+
+def test_a_folder_whose_name_makes_no_key_is_told_and_how_to_give_one(shell: Shell) -> None:
+    (shell.folder / "取数").mkdir()
+    words = "package jobs (this folder's name makes no key; --package KEY names it otherwise)\n"
+    assert words in shell("init", "取数/jobs.yaml").stdout
+    said = shell("init", "取数/other.yaml", "--package", "jobs").stdout
+    assert said.startswith("wrote 取数/other.yaml, package jobs\n")
+
+
+def test_a_file_that_begins_with_a_dash_is_named_so_that_it_is_no_option(shell: Shell) -> None:
+    said = shell("init", "--", "-x.yaml").stdout
+    assert said.endswith("next: qinglong-sql check ./-x.yaml, then qinglong-sql run ./-x.yaml\n")
+    assert "qinglong-sql run ./-x.yaml" in (shell.folder / "-x.yaml").read_text()
+    assert shell("check", "./-x.yaml").returncode == 0

@@ -87,9 +87,11 @@ def init(file: Path, package: str | None, force: bool, as_json: bool) -> None:
     folder = file.absolute().parent
     if not folder.is_dir():
         raise Refused(f"there is no folder {file.parent}")
-    key = package or key_of(folder.resolve().name)
+    name = folder.resolve().name
+    key = package or key_of(name)
     written = f'"{key}"' if key in NULLS else key
-    shown = shlex.quote(str(file))
+    # one that begins with a dash would be read as an option
+    shown = shlex.quote(f"./{file}" if str(file).startswith("-") else str(file))
     # A name that would break out of its comment line is not repeated there.
     named = shown if shown.isprintable() else "FILE"
     try:
@@ -99,7 +101,9 @@ def init(file: Path, package: str | None, force: bool, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(file), "package": key})
         return
-    say(f"wrote {file}, package {key}")
+    made = package or key_of(name) != FALLBACK or name == FALLBACK
+    why = "" if made else " (this folder's name makes no key; --package KEY names it otherwise)"
+    say(f"wrote {file}, package {key}{why}")
     say(f"next: qinglong-sql check {shown}, then qinglong-sql run {shown}")
 
 
