@@ -99,7 +99,7 @@ def _most(ms: int) -> str:
 
 
 NAME = Key(
-    "name", "text", "Words for people, in any language, shown beside the key.",
+    "name", "text", "Words for people, in any language: kept with it; screens show keys.",
     "name: 每日报表", LINE, limit=f"one line, at most {limits.NAME_CHARS} characters",
 )  # fmt: skip
 RUN = Key(
