@@ -18,11 +18,11 @@ from qinglong_sql.door import Door
 from qinglong_sql.drive import drive
 from qinglong_sql.edge_log import Log
 from qinglong_sql.edge_packages import Packages, publisher
-from qinglong_sql.edge_purge import Purge
+from qinglong_sql.edge_purge import AGAIN_MS, Purge
+from qinglong_sql.edge_queues import Queues
 from qinglong_sql.edge_runs import Runs
 from qinglong_sql.edge_setting import Setting
 from qinglong_sql.edge_status import StatusFile
-from qinglong_sql.errors import NotReady
 from qinglong_sql.execution import boottime_ms
 from qinglong_sql.store.sqlite import SqliteStore, wall_ms
 from qinglong_sql.worker import Worker
@@ -30,7 +30,6 @@ from qinglong_sql.worker import Worker
 DRAIN_IDLE_MS = 100
 KILL_WITHIN_MS = 5_000
 LOOK_AGAIN_MS = 200  # how soon after a look a `wake` gets another one
-MAX_QUEUES = 128
 SHOWN_EXECUTIONS = 128
 
 
@@ -75,12 +74,11 @@ class Edge:
         self._packages = packages and Packages(packages, publisher(store), log.say)
         self._runs = Runs(store, log, boottime_ms)
         self._since_ms = wall_ms()
-        self._file = store.path.stat()
         self._cycles = self._last_cycle_ms = 0
         self._erred = False
         self._last_error: dict[str, Any] | None = None
         self._look_at_ms = self._looked_ms = 0
-        self._queues: set[str] = {"default"}
+        self._queues = Queues(store, log, boottime_ms)
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._door = Door(folder, self.answer)
 
@@ -135,7 +133,8 @@ class Edge:
             "since_ms": self._since_ms,
             "database": str(self._store.path.absolute()),
             "packages": self._packages.answer() if self._packages else None,
-            "queues": sorted(self._queues),
+            "queues": sorted(self._queues.served),
+            "queues_waiting": self._queues.waiting,
             "slots": self._worker.slots,
             "busy": self._worker.busy(),
             "executions": [
@@ -175,10 +174,10 @@ class Edge:
         self._between()
         now_ms = boottime_ms()
         if now_ms >= self._look_at_ms:
-            self._same_file()
+            self._store.still_there()
             self._looked_ms, self._look_at_ms = now_ms, now_ms + self.setting.idle_ms
             self._trying(self._look)
-            self._trying(self._clean)
+            self._clean()
         return bool(self.interrupts())
 
     def _between(self) -> None:
@@ -213,34 +212,24 @@ class Edge:
 
     # --- what is due besides
 
-    def _same_file(self) -> None:
-        """A file that was moved away or replaced is no longer the database that people see."""
-        try:
-            found = self._store.path.stat()
-        except OSError as error:
-            raise NotReady(f"{self._store.path}: {error.strerror}; it was there before") from error
-        if (found.st_dev, found.st_ino) != (self._file.st_dev, self._file.st_ino):
-            raise NotReady(f"{self._store.path} has been replaced by another file; start again")
-
     def _look(self) -> None:
         try:
             again_ms = self._packages.look() if self._packages else None
             if again_ms is not None:
                 self._look_at_ms = min(self._look_at_ms, self._looked_ms + again_ms)
         finally:
-            self._serve_queues()
+            known = self._packages.queues() if self._packages else set()
+            self._worker.serve(self._queues.look(known))
 
     def _clean(self) -> None:
-        if self.purge.look():
-            self._look_at_ms = 0
-
-    def _serve_queues(self) -> None:
-        """Serve the queues of the folder's packages, and whatever waits in another one."""
-        wanted = self._queues | (self._packages.queues() if self._packages else set())
-        wanted |= {row["queue"] for row in self._store.read("queue_state", limit=MAX_QUEUES)}
-        if wanted != self._queues:
-            self._queues = set(sorted(wanted)[:MAX_QUEUES])
-            self._worker.serve(sorted(self._queues))
+        try:
+            if self.purge.look():
+                self._look_at_ms = 0
+        except Exception as error:
+            minutes = AGAIN_MS // 60_000
+            words = f"purge by --keep, again in {minutes} minutes: {self._words(error)}"
+            self._last_error = {"at_ms": wall_ms(), "words": words}
+            self._log.say("trouble", words)
 
     # --- leaving
 

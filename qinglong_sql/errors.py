@@ -52,6 +52,10 @@ class NotReady(QinglongError):
     code = "QL503"
 
 
+class Displaced(NotReady):
+    """QL503: the file that is open is no longer the one at its path, and waiting cannot help."""
+
+
 BY_CODE: dict[str, type[QinglongError]] = {
     kind.code: kind for kind in (Malformed, Unknown, Conflict, Fenced, Violated, NotReady)
 }

@@ -15,6 +15,7 @@ from qinglong_sql.errors import Malformed, NotReady, QinglongError, error_of
 from qinglong_sql.limits import SQLITE_BUSY_MS, SQLITE_CACHED_STATEMENTS
 from qinglong_sql.migrate import stands_at, upgrade_sqlite
 from qinglong_sql.store import VIEWS, Call, Row, select_text
+from qinglong_sql.store.place import Place
 from qinglong_sql.store.sqlfiles import Part, Step, sqlite_steps
 from qinglong_sql.store.sqlite_error import absent, ends_cycle, name_of, typed
 from qinglong_sql.store.sqlite_functions import FUNCTIONS
@@ -95,6 +96,7 @@ class SqliteStore:
         self._cursor = self._connection.cursor()
         try:
             self._prepare(profile)
+            self.still_there = Place(self.path).look
         except BaseException:
             self._connection.close()
             raise
