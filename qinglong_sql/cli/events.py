@@ -8,6 +8,7 @@ from qinglong_sql.cli.cells import cells, cut, padded, room
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.options import opened, resolve_run, with_dsn, with_json
 from qinglong_sql.cli.pause import Patience, pause, until_interrupted
+from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.words import (
     Row,
     clock,
@@ -81,6 +82,8 @@ class History:
         if any(row["entity_id"] not in self.attempts for row in rows if of_attempt(row)):
             found = self.store.read("attempt_state", run_id=self.run_id)
             self.attempts = {one["attempt_id"]: one for one in found}
+            if not found:
+                the_run(self.store, self.run_id)
         for row in rows:
             self.since = row["sequence"]
             row["what"] = self.what(row)
@@ -102,7 +105,7 @@ class History:
     def follow(self, show: Callable[[Row], None], patience: Patience) -> None:
         """Show what comes until the run has ended. The run is read first: its end comes last."""
         while True:
-            run = patience.of(lambda: self.store.read("run_state", run_id=self.run_id)[0])
+            run = patience.of(lambda: the_run(self.store, self.run_id))
             if run is not None and run["version"] > self.since:
                 for event in patience.of(self.more) or []:
                     show(event)

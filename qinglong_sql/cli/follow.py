@@ -5,6 +5,7 @@ from pathlib import Path
 from qinglong_sql.cli.alone import Lookout
 from qinglong_sql.cli.log_lines import Show
 from qinglong_sql.cli.pause import Patience, pause
+from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.tail import Tail, live
 from qinglong_sql.cli.words import Row, complain
 from qinglong_sql.store import Store
@@ -49,7 +50,7 @@ class Follower:
 
     def look(self, step: str | None, number: int | None, keep: int | None) -> None:
         """Ask the database what has started and ended, when its run has moved."""
-        (run,) = self.store.read("run_state", run_id=self.run_id)
+        run = the_run(self.store, self.run_id)
         if run["status"] == "running":
             self.lookout.look()
         if run["version"] == self.version:

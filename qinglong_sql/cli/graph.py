@@ -10,6 +10,7 @@ from qinglong_sql.cli.cells import room
 from qinglong_sql.cli.exits import BadFile, Refused, reported
 from qinglong_sql.cli.options import opened, resolve_run, with_dsn, with_json
 from qinglong_sql.cli.package import choose_target
+from qinglong_sql.cli.reread import steps_of
 from qinglong_sql.cli.words import Row, coloured, plain_signs, print_json, say, span, with_color
 from qinglong_sql.graph import mermaid
 from qinglong_sql.package import load_package
@@ -158,7 +159,7 @@ def of_run(dsn: str, text: str) -> Drawn:
     """Steps, needs and states of a run."""
     with opened(dsn) as store:
         run = resolve_run(store, text)
-        rows = store.read("step_state", order="step_key", run_id=run["run_id"])
+        rows = steps_of(store, run["run_id"])
         pairs = store.read("step_need", order="step_key, need_key", run_id=run["run_id"])
     needs: dict[str, list[str]] = {row["step_key"]: [] for row in rows}
     for pair in pairs:

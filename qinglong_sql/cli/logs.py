@@ -10,6 +10,7 @@ from qinglong_sql.cli.follow import Follower
 from qinglong_sql.cli.log_lines import Show, show_for
 from qinglong_sql.cli.options import opened, resolve_run, state_folder, with_dsn, with_json
 from qinglong_sql.cli.pause import Patience, until_interrupted
+from qinglong_sql.cli.reread import steps_of
 from qinglong_sql.cli.tail import Tail, live
 from qinglong_sql.cli.words import Row, complain, print_json, with_color
 from qinglong_sql.store import Store
@@ -52,8 +53,7 @@ def logs(
     with opened(dsn) as store:
         row = resolve_run(store, run)
         run_id = row["run_id"]
-        steps = [one["step_key"] for one in store.read("step_state", order="step_key",
-                                                       run_id=run_id)]  # fmt: skip
+        steps = [one["step_key"] for one in steps_of(store, run_id)]
         if step is not None and step not in steps:
             raise Refused(f"no step {step!r} in this run; there are: {', '.join(steps)}")
         if len(steps) == 1:
@@ -112,13 +112,12 @@ def choose_attempt(
     """The wanted attempt, the last one of the step without a number. Raises Refused."""
     mine = [one for one in attempts if step in (None, one["step_key"])]
     if not mine:
-        (state,) = store.read("step_state", run_id=run_id, step_key=step) if step else [None]
-        what = (
-            f"step {step!r} has not run: it is {state['status']}"
-            if state
+        states = {one["step_key"]: one["status"] for one in steps_of(store, run_id)}
+        raise Refused(
+            f"step {step!r} has not run: it is {states[step]}"
+            if step in states
             else "no step has started"
         )
-        raise Refused(what)
     chosen = [one for one in mine if number in (None, one["number"])]
     if not chosen:
         numbers = ", ".join(str(one["number"]) for one in mine)

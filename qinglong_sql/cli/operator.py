@@ -7,6 +7,7 @@ import click
 
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.options import opened, poke, resolve_run, with_dsn, with_json
+from qinglong_sql.cli.reread import steps_of, the_run
 from qinglong_sql.cli.runs import user_name
 from qinglong_sql.cli.words import print_json, say
 from qinglong_sql.store import Span, Store
@@ -41,8 +42,9 @@ def declare_stopped(attempt: str, reason: str, follow: str | None, dsn: str, as_
             p_follow=follow,
         )[0]
         poke(dsn)
-        step = store.read("step_state", run_id=found["run_id"], step_key=found["step_key"])[0]
-        run = store.read("run_state", run_id=found["run_id"])[0]
+        run = the_run(store, found["run_id"])
+        steps = {one["step_key"]: one for one in steps_of(store, found["run_id"])}
+        step = steps[found["step_key"]]
     if row["outcome"] == "contended":
         raise Refused(f"{found['attempt_id']} is held by somebody else; try again")
     if row["outcome"] != "applied":

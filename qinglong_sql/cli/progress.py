@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import click
 
 from qinglong_sql.cli import cells
+from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.words import COLOURS, Row, clock, hush, plain_signs, say, sign_of, span
 from qinglong_sql.store import Store
 
@@ -206,7 +207,7 @@ class Watch:
 
     def look(self, now_ms: int) -> Row:
         """The run as it is now; the view is told when something changed."""
-        run = self.store.read("run_state", run_id=self.run_id)[0]
+        run = the_run(self.store, self.run_id)
         changed = run["version"] != self.run.get("version")
         self.run = run
         if changed:

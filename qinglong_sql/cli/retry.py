@@ -19,6 +19,7 @@ from qinglong_sql.cli.options import (
     with_json,
 )
 from qinglong_sql.cli.package import publish_package
+from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import Row, complain, print_json, say, table
 from qinglong_sql.door import ask
@@ -93,7 +94,7 @@ def retry(
         if wait:
             complain(headline(store, old, row))
             wait_and_leave(store, row["run_id"], dsn=dsn, timeout_ms=timeout, as_json=as_json)
-        new = store.read("run_state", run_id=row["run_id"])[0]
+        new = the_run(store, row["run_id"])
         steps = takeover(store, old, new["target_id"])
         if as_json:
             print_json({**row, "retry_of_run_id": old["run_id"], "steps": steps})

@@ -4,13 +4,14 @@ import os
 import time
 from contextlib import suppress
 
-from qinglong_sql.cli.exits import Exit, told_as
+from qinglong_sql.cli.exits import Exit, Refused, told_as
 from qinglong_sql.cli.interrupts import Interrupts
 from qinglong_sql.cli.progress import View, Watch
 from qinglong_sql.cli.reasons import waits
 from qinglong_sql.cli.runs import request_cancel
 from qinglong_sql.cli.words import Row
 from qinglong_sql.drive import drain, drive
+from qinglong_sql.errors import Displaced
 from qinglong_sql.scheduler import StageFailed
 from qinglong_sql.store import Store
 from qinglong_sql.worker import Worker
@@ -84,7 +85,7 @@ class Session:
                 self.asked = True
             open_still = self.look()
         except Exception as error:
-            if told_as(error) is None:
+            if told_as(error) is None or isinstance(error, Refused | Displaced):
                 raise
             self.failed(error)
             open_still = True

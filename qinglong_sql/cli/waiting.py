@@ -9,8 +9,10 @@ import click
 from qinglong_sql.cli.alone import Lookout
 from qinglong_sql.cli.exits import OF_STATUS, Exit, Refused, leave, told_as
 from qinglong_sql.cli.options import same_dsn
+from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.words import Row, complain
 from qinglong_sql.duration import DurationFault, read_duration, write_duration
+from qinglong_sql.errors import Displaced
 from qinglong_sql.limits import IDLE_GROWTH, IDLE_STANDALONE_MS
 from qinglong_sql.store import Store
 
@@ -80,20 +82,18 @@ def wait_for(store: Store, run_id: str, *, dsn: str, timeout_ms: int | None = No
     """The run's row once it has ended. A database that is away is waited for as well.
 
     Says once on standard error when nobody seems to drive the database. Raises TimeoutError when
-    the time is over, Refused for a run that is gone, and what is no trouble of the database.
+    the time is over, what `the_run` does for what is gone, and what is no trouble of the database.
     """
     began, pause, told = time.monotonic(), FIRST_MS / 1000, ""
     lookout = Lookout(store, dsn, complain)
     while True:
         try:
-            rows = store.read("run_state", run_id=run_id)
-            if not rows:
-                raise Refused(f"run {run_id} is gone: purged, or another database was restored")
-            if rows[0]["status"] != "running":
-                return rows[0]
+            run = the_run(store, run_id)
+            if run["status"] != "running":
+                return run
             lookout.look()
             told = ""
-        except Refused:
+        except (Refused, Displaced):
             raise
         except Exception as error:
             found = told_as(error)
