@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -61,10 +62,15 @@ def test_it_asks_before_it_deletes_and_says_what_is_gone(
     (log / "a.1.log").write_text("x" * 100)
     assert shell("purge", "--older-than", "1h", "--preview").stdout.startswith("no run ended")
     shown = shell("purge", "--older-than", "1ms", "--preview").stdout
-    assert shown.startswith("3 runs ended before ")
+    assert shown.startswith("3 runs that ended before ")
+    assert re.search(r"\nPACKAGE +STATUS +RUNS .*\n\S+ +cancelled +3 ", shown)
+    due = json.loads(shell("purge", "--older-than", "1ms", "--preview", "--json").stdout)
+    assert (due["runs"], "ids" in due, due["groups"][0]["runs"]) == (3, False, 3)
+    assert due["groups"][0]["last_ended_at_ms"] == due["last_ended_at_ms"]
     asked = shell("purge", "--older-than", "1ms")
-    assert asked.returncode == 2
-    assert "3 runs ended" in asked.stderr and "--yes" in asked.stderr
+    assert asked.returncode == 2 and asked.stderr.count("\n") == 1
+    assert asked.stderr.startswith("nothing done: this deletes 3 runs that ended before ")
+    assert asked.stderr.endswith(" for good; repeat with --yes\n")
     assert left(store) == {*runs, living} and log.exists()
     done = shell("purge", "--older-than", "1ms", "--limit", 2, "--yes")
     assert done.returncode == 0, done.stderr

@@ -81,7 +81,7 @@ def restore(file: Path, yes: bool, dsn: str, as_json: bool) -> None:
     if there and file.samefile(path):
         raise Refused(f"{file} is the database itself")
     if there:
-        consent(yes, f"Replace {path} by {file}? The old one is kept beside it.")
+        consent(yes, f"replaces {path} by {file}, and keeps the old one beside it")
     path.parent.mkdir(parents=True, exist_ok=True)
     has_room(path.parent, snapshot.whole_size(file))
     with alone(dsn, "restore"):

@@ -67,7 +67,7 @@ def cancel(
                 print_json([]) if as_json else say("no open run of that kind; nothing to cancel")
                 return
             preview(found)
-            consent(yes, f"Cancel {count_text(len(found[:MOST]), 'run')}?")
+            consent(yes, f"cancels {count_text(len(found[:MOST]), 'run')}")
             chosen = {row["run_id"]: None for row in found[:MOST]}
         rows = [*requested(store, list(chosen))]
         poke(dsn)

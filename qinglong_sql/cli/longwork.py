@@ -7,21 +7,23 @@ from contextlib import contextmanager
 
 import click
 
-from qinglong_sql.cli.exits import Refused
+from qinglong_sql.cli.exits import Exit, Refused, leave
+from qinglong_sql.cli.words import complain
 
 EVERY_S = 0.1
 
 
-def consent(yes: bool, question: str) -> None:
-    """Go on only with --yes or after a yes on a terminal.
+def consent(yes: bool, does: str) -> None:
+    """Go on only with --yes or after a yes on a terminal; `does` says what this does.
 
-    Raises Refused after a no, and UsageError, with the way out, where nobody can be asked.
+    Raises Refused after a no. Where nobody can be asked it leaves with exit 2, and the way out.
     """
     if yes:
         return
     if not (_terminal(sys.stdin) and _terminal(sys.stderr)):
-        raise click.UsageError(f"{question} Nobody can be asked here: repeat it with --yes.")
-    if not click.confirm(question, err=True):
+        complain(f"nothing done: this {does}; repeat with --yes")
+        leave(Exit.BAD_FILE)
+    if not click.confirm(f"This {does}. Go on?", err=True):
         raise Refused("nothing was done")
 
 

@@ -12,12 +12,13 @@ from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.longwork import consent, count_text, meter, size_text
 from qinglong_sql.cli.options import opened, state_folder, with_dsn, with_json
 from qinglong_sql.cli.waiting import Duration
-from qinglong_sql.cli.words import clock, print_json, say
+from qinglong_sql.cli.words import clock, print_json, say, table
 from qinglong_sql.retention import Purged
 from qinglong_sql.retention import purge as purge_runs
 from qinglong_sql.store import SQLITE, Span, Store, snapshot
 
 COUNT_MOST = 10_000
+SHOWN = 20
 
 
 @click.command()
@@ -60,10 +61,11 @@ def purge(
     with opened(dsn) as store:
         due = foreseen(store, before_ms, limit)
         if preview:
-            print_json(due) if as_json else say(told(due))
+            due["groups"] = grouped(store, due.pop("ids"), before_ms)
+            print_json(due) if as_json else say(previewed(due))
             return
         if due["runs"]:
-            consent(yes, f"{told(due)}. Delete them for good?")
+            consent(yes, f"deletes {told(due)} for good")
         done = purged(store, before_ms, limit, state_folder(dsn))
     row: dict[str, Any] = {**asdict(done), "before_ms": before_ms}
     if dsn.startswith(SQLITE):
@@ -92,15 +94,55 @@ def foreseen(store: Store, before_ms: int, limit: int | None) -> dict[str, Any]:
         "more": len(rows) > COUNT_MOST,
         "before_ms": before_ms,
         "first_ended_at_ms": rows[0]["finished_at_ms"] if rows else None,
+        "last_ended_at_ms": rows[-1]["finished_at_ms"] if 0 < len(rows) <= COUNT_MOST else None,
+        "ids": {row["run_id"] for row in rows[:COUNT_MOST]},
     }
+
+
+def grouped(store: Store, ids: set[str], before_ms: int) -> list[dict[str, Any]]:
+    """The runs that would go, by package and status, the most first."""
+    rows = store.read(
+        "run_state",
+        order="finished_at_ms, run_id",
+        limit=2 * COUNT_MOST,
+        finished_at_ms=Span(0, before_ms),
+    )
+    found: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        if row["run_id"] in ids:
+            key = (row["package_key"], row["status"])
+            found.setdefault(key, []).append(row["finished_at_ms"])
+    return [
+        {"package_key": package, "status": status, "runs": len(ends),
+         "first_ended_at_ms": ends[0], "last_ended_at_ms": ends[-1]}
+        for (package, status), ends in sorted(found.items(), key=lambda one: -len(one[1]))
+    ]  # fmt: skip
+
+
+def previewed(due: dict[str, Any]) -> str:
+    if not due["runs"]:
+        return told(due)
+    groups = due["groups"]
+    head = ["PACKAGE", "STATUS", "RUNS", "OLDEST", "NEWEST"]
+    rows = [
+        [one["package_key"], one["status"], str(one["runs"]), clock(one["first_ended_at_ms"]),
+         clock(one["last_ended_at_ms"])]
+        for one in groups[:SHOWN]
+    ]  # fmt: skip
+    more = sum(one["runs"] for one in groups[SHOWN:])
+    rest = [f"and {count_text(more, 'run')} of other kinds"] if more else []
+    return "\n".join([f"{told(due)}:", table(head, rows, right=["RUNS"]), *rest])
 
 
 def told(due: dict[str, Any]) -> str:
     if not due["runs"]:
         return f"no run ended before {clock(due['before_ms'])}"
     count = count_text(due["runs"] + due["more"], "run", COUNT_MOST)
-    first = clock(due["first_ended_at_ms"])
-    return f"{count} ended before {clock(due['before_ms'])}, the first {first}"
+    first, last = due["first_ended_at_ms"], due["last_ended_at_ms"]
+    ends = clock(first) if first == last else f"{clock(first)} to {clock(last)}"
+    if last is None:
+        ends = f"{clock(first)} and later"
+    return f"{count} that ended before {clock(due['before_ms'])} ({ends})"
 
 
 def purged(store: Store, before_ms: int, limit: int | None, folder: Path) -> Purged:
