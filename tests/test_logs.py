@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -189,7 +191,7 @@ def test_a_log_that_was_cut_off_removed_or_replaced_ends_nothing(
     ]
     done = scene.look(monkeypatch, things, "logs", "-f", scene.run_id)
     assert done.stdout == "build | one\nbuild | two\nbuild | 3\n"
-    assert done.stderr == "no log of test, attempt 2 on this machine\n"
+    assert done.stderr == "no log on this machine: test, attempt 2\n"
     assert done.returncode == 0
     link = scene.folder / "link"
     link.symlink_to("/etc/passwd")
@@ -321,3 +323,59 @@ def test_a_real_run_is_followed_and_a_reader_that_leaves_ends_the_following(scen
         driver.kill()
         driver.wait()
     shell.nothing_is_left()
+
+
+def on_terminal(scene: Scene, *words: object, **env: str) -> bytes:
+    """What a terminal is sent by `logs`."""
+    line = shlex.join(command("logs", scene.run_id, *words))
+    done = subprocess.run(
+        ["script", "-qec", line, "/dev/null"], cwd=scene.folder, stdin=subprocess.DEVNULL,
+        env=scene.shell.environment(TERM="xterm", **env), capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_a_terminal_is_neither_cleared_nor_renamed_by_a_log(scene: Scene) -> None:
+    wild = b"\x1b[2J\x1b]0;title\x07\x1b[31mred\x1b[0m\r\nno end"
+    scene.begin("a", 2)
+    scene.end("test", wild)
+    for words in (("test",), ("--attempt", "2"), ("--attempt", "2", "-f")):
+        shown = on_terminal(scene, *words)
+        assert shown == b"\x1b[31mred\x1b[0m\x1b[0m\r\nno end\r\n"
+        assert b"\x1b" not in on_terminal(scene, *words, NO_COLOR="1")
+    assert on_terminal(scene, "test", "--raw") == wild.replace(b"\n", b"\r\n")
+    assert told(scene, "logs", scene.run_id, "test") == wild
+
+
+def test_a_step_that_wrote_nothing_says_how_it_ended(scene: Scene) -> None:
+    scene.begin("a", 2)
+    done = scene.shell("logs", scene.run_id, "build")
+    assert (done.stdout, done.stderr) == ("", "build has written nothing yet; it is running\n")
+    scene.end("build", code=1)
+    scene.end("test", b"x")
+    done = scene.shell("logs", scene.run_id, "build")
+    assert done.returncode == 0 and not done.stdout
+    assert done.stderr == (
+        "build wrote nothing; it ended with exit code 1"
+        f" (look: qinglong-sql show {scene.run_id[:12]})\n"
+    )
+    assert not scene.shell("logs", scene.run_id, "test", "--tail", "0").stderr
+    shell = scene.shell
+    shell.write("b.yaml", "package: b\ntasks: {b: {run: [/none/such]}}\n")
+    assert shell("run", "b.yaml").returncode == 1
+    run_id = json.loads(shell("runs", "--json", "--package", "b").stdout)[0]["run_id"]
+    done = shell("logs", run_id)
+    assert done.stderr.startswith("main wrote nothing; it could not be started: "), done.stderr
+    assert "/none/such" in done.stderr
+
+
+def test_a_run_without_any_logs_here_is_one_line(scene: Scene) -> None:
+    through(scene)
+    shutil.rmtree(scene.folder / "worker")
+    said = (
+        "no logs of this run on this machine (4 attempts): purged, ran elsewhere, or not part of"
+        " a backup\n"
+    )
+    done = scene.shell("logs", scene.run_id)
+    assert (done.returncode, done.stdout, done.stderr) == (5, "", f"refused: {said}")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from qinglong_sql.cli.alone import Lookout
+from qinglong_sql.cli.log_lack import named, not_here
 from qinglong_sql.cli.log_lines import Show
 from qinglong_sql.cli.pause import Patience, pause
 from qinglong_sql.cli.reread import the_run
@@ -33,6 +34,7 @@ class Follower:
         self.tails: dict[str, Tail] = {}  # in the order in which their attempts started
         self.misses: dict[str, int] = {}
         self.done: set[str] = set()
+        self.lacking: list[Row] = []
         self.version = -1
         self.over = False
 
@@ -44,6 +46,8 @@ class Follower:
             for looked in range(LOOKS_A_READ):
                 self.read(keep)
                 if over and not self.tails:
+                    if self.lacking:
+                        complain(not_here(self.lacking, len(self.done) - len(self.lacking)))
                     return
                 if looked + 1 < LOOKS_A_READ or not over:
                     pause()
@@ -80,7 +84,7 @@ class Follower:
         elif key not in self.done:
             self.tails[key] = Tail(self.state, attempt)
             if tell:
-                complain(f"{_named(attempt)}:")
+                complain(f"{named(attempt)}:")
 
     def read(self, keep: int | None) -> None:
         """Show what is new; let go what has ended."""
@@ -93,17 +97,13 @@ class Follower:
                 self.show.rest(tail, last=ended)
                 missing = tail.missing() if ended else None
                 if missing:
-                    complain(f"the log of {_named(tail.attempt)} {missing}")
+                    complain(f"the log of {named(tail.attempt)} {missing}")
             elif ended:
                 self.misses[key] = self.misses.get(key, 0) + 1
                 if self.misses[key] < LOOKS_FOR_A_LOG:
                     continue
-                complain(f"no log of {_named(tail.attempt)} on this machine")
+                self.lacking.append(tail.attempt)
             if ended:
                 tail.close()
                 del self.tails[key]
                 self.done.add(key)
-
-
-def _named(attempt: Row) -> str:
-    return f"{attempt['step_key']}, attempt {attempt['number']}"

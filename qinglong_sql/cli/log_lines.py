@@ -34,6 +34,17 @@ class AsItIs:
         sys.stdout.buffer.flush()
 
 
+class OnTerminal:
+    """Whole lines without what would move or erase; the last one gets its end."""
+
+    def __init__(self) -> None:
+        self.colours = resolve_color_default() is not False
+
+    def rest(self, tail: Tail, last: bool) -> None:
+        for line in tail.lines(last):
+            say(for_terminal(line, self.colours))
+
+
 class AsJson:
     """One JSON document a line."""
 
@@ -52,8 +63,8 @@ class AsJson:
 class Prefixed:
     """Whole lines behind the name of their step, in columns; colours of its own on terminals."""
 
-    def __init__(self, steps: Sequence[str]) -> None:
-        self.terminal = sys.stdout is not None and sys.stdout.isatty()
+    def __init__(self, steps: Sequence[str], terminal: bool) -> None:
+        self.terminal = terminal
         wanted = resolve_color_default()
         self.colours = self.terminal if wanted is None else wanted
         self.bound = min(PREFIX_CELLS, room() // 3)
@@ -85,8 +96,11 @@ class Prefixed:
         return click.style(text, fg=self.colour_of[key]) if self.colours else text
 
 
-def show_for(steps: Sequence[str] | None, as_json: bool) -> Show:
-    """Prefixes when there are `steps` to tell apart."""
+def show_for(steps: Sequence[str] | None, as_json: bool, raw: bool = False) -> Show:
+    """Prefixes when there are `steps` to tell apart; `raw`: a terminal gets what a pipe gets."""
     if as_json:
         return AsJson()
-    return AsItIs() if steps is None else Prefixed(steps)
+    terminal = sys.stdout is not None and sys.stdout.isatty() and not raw
+    if steps is not None:
+        return Prefixed(steps, terminal)
+    return OnTerminal() if terminal else AsItIs()

@@ -7,10 +7,19 @@ import click
 from qinglong_sql.cli.alone import Lookout
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.follow import Follower
+from qinglong_sql.cli.log_lack import end_of, named, not_here, nothing_written
 from qinglong_sql.cli.log_lines import Show, show_for
-from qinglong_sql.cli.options import opened, resolve_run, state_folder, with_dsn, with_json
+from qinglong_sql.cli.options import (
+    opened,
+    resolve_run,
+    same_dsn,
+    state_folder,
+    with_dsn,
+    with_json,
+)
 from qinglong_sql.cli.pause import Patience, until_interrupted
-from qinglong_sql.cli.reread import steps_of
+from qinglong_sql.cli.reasons import short
+from qinglong_sql.cli.reread import steps_of, the_run
 from qinglong_sql.cli.tail import Tail, live
 from qinglong_sql.cli.words import Row, complain, print_json, with_color
 from qinglong_sql.store import Store
@@ -30,6 +39,7 @@ SHOWN = ("run_id", "step_key", "number", "status")
     metavar="N",
     help="Begin with the last N lines of each log.",
 )
+@click.option("--raw", is_flag=True, help="On a terminal too: every byte as it is.")
 @with_color
 @with_dsn
 @with_json
@@ -40,6 +50,7 @@ def logs(
     follow: bool,
     attempt: int | None,
     keep: int | None,
+    raw: bool,
     dsn: str,
     as_json: bool,
 ) -> None:
@@ -48,7 +59,8 @@ def logs(
     Standard output and error of each step, as one. A whole run is told step by step with the name
     in front of each line, `step#7` for a second or later attempt; one STEP is told as it is, of its
     last attempt. With -f, lines come from all steps as they are written, and Ctrl-C ends only the
-    looking. Logs stay on the machine where the step ran, beside its worker.
+    looking. On a terminal what would move or erase is left away, and colours stay; in a pipe
+    nothing is changed. Logs stay on the machine where the step ran, beside its worker.
     """
     with opened(dsn) as store:
         row = resolve_run(store, run)
@@ -59,7 +71,7 @@ def logs(
         if len(steps) == 1:
             step = steps[0]
         whole = step is None and attempt is None
-        show = show_for(steps if whole else None, as_json and follow)
+        show = show_for(steps if whole else None, as_json and follow, raw)
         if follow:
             follower = Follower(store, run_id, state_folder(dsn), show, Patience(dsn),
                                 Lookout(store, dsn, complain))  # fmt: skip
@@ -74,15 +86,20 @@ def logs(
     tails = [Tail(state_folder(dsn), one) for one in chosen]
     there = [tail for tail in tails if tail.found()]
     if not there and len(chosen) == 1:
-        raise Refused(f"no log of {named(chosen[0])} on this machine; it is {chosen[0]['status']}")
+        raise Refused(f"no log of {named(chosen[0])} on this machine; {end_of(chosen[0])}")
+    lacking = [tail.attempt for tail in tails if tail not in there]
+    if not there:
+        raise Refused(not_here(lacking, 0))
+    empty = [tail.attempt for tail in there if not tail.size()]
     if as_json:
         told = [as_row(tail, keep) for tail in there]
         print_json(told if whole else told[0])
     else:
         print_logs(there, show, keep, whole)
-    if len(there) < len(tails):
-        lacking = ", ".join(named(tail.attempt) for tail in tails if tail not in there)
-        complain(f"no log on this machine: {lacking}")
+        for one in empty if not whole or len(empty) == len(there) else ():
+            complain(nothing_written(one, same_dsn(dsn)))
+    if lacking:
+        complain(not_here(lacking, len(there)))
 
 
 def print_logs(tails: list[Tail], show: Show, keep: int | None, whole: bool) -> None:
@@ -113,6 +130,10 @@ def choose_attempt(
     mine = [one for one in attempts if step in (None, one["step_key"])]
     if not mine:
         states = {one["step_key"]: one["status"] for one in steps_of(store, run_id)}
+        run = the_run(store, run_id)
+        if run["retry_of_run_id"] and states.get(step or "") == "succeeded":
+            old = short(run["retry_of_run_id"])
+            raise Refused(f"step {step!r} was taken over: qinglong-sql logs {old} {step}")
         raise Refused(
             f"step {step!r} has not run: it is {states[step]}"
             if step in states
@@ -124,7 +145,3 @@ def choose_attempt(
         of = f"step {step!r}" if step else "this run"
         raise Refused(f"{of} has no attempt {number}; it has: {numbers}")
     return chosen[-1]
-
-
-def named(attempt: Row) -> str:
-    return f"{attempt['step_key']}, attempt {attempt['number']}"
