@@ -39,6 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else fixtures would not be torn down
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for number in (signal.SIGINT, signal.SIGHUP):  # what is ignored here is so for all children
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     wish = config.getoption("--postgres")
     here = [str(one.major) for one in find()[0]]
     if wish not in (None, "all", *here):
