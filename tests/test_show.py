@@ -123,7 +123,7 @@ def test_every_row_of_explain_says_what_to_type(facts: Facts) -> None:
 @pytest.mark.parametrize(
     ("row", "words", "stuck"),
     [
-        ({"waits_for": "retry", "waits_on": "execution_failed", "due_at_ms": 9}, "ended with a failure", 0),
+        ({"waits_for": "retry", "waits_on": "execution_failed", "due_at_ms": 9}, "a failure; a", 0),
         ({"waits_for": "retry", "waits_on": "x", "due_at_ms": -60_001}, "nobody does it", 1),
         ({"waits_for": "lease", "waits_on": "w1", "due_at_ms": 9}, "worker w1 has it", 0),
         ({"waits_for": "report", "waits_on": "w1", "due_at_ms": 9}, "runs at worker w1", 0),
@@ -159,6 +159,36 @@ def test_a_silent_worker_is_told_before_anybody_has_acted_on_it(tmp_path: Path) 
                 assert ("has been silent; its lease ended" in said) == told, (command, said)
                 assert ("will record it as lost" in said) == told
                 assert "unless it is renewed" not in said or not told
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "error", "words"),
+    [
+        (3, None, "it ended with exit code 3"),
+        (3, "boom\nat line 2", "it ended with exit code 3: boom at line 2"),
+        (126, None, "it ended with exit code 126 (not executable)"),
+        (127, None, "it ended with exit code 127 (command not found)"),
+        (137, None, "it ended with exit code 137 (killed by KILL; out of memory?)"),
+        (None, "ended by signal 9", "it was killed by signal 9 (KILL; out of memory?)"),
+        (None, "ended by signal 15", "it was killed by signal 15 (TERM)"),
+        (None, "ended by signal 63", "it was killed by signal 63"),
+        (None, "no folder", "it ended with a failure: no folder"),
+    ],
+)
+def test_how_a_step_ended_in_one_set_of_words(
+    exit_code: int | None, error: str | None, words: str
+) -> None:
+    step = {"step_key": "a", "status": "failed", "result_code": "execution_failed",
+            "attempt_count": 1, "started_at_ms": 1, "finished_at_ms": 2}  # fmt: skip
+    attempt = {"step_key": "a", "exit_code": exit_code, "error": error}
+    assert steps.in_words(step, attempt) == words
+    table = steps.step_table([step], [attempt]).splitlines()
+    assert table[0].split() == ["STEP", "STATUS", "TRIES", "TOOK", "WHY"]
+    assert table[1].endswith(words.removesuffix(" at line 2"))
+    told = steps.in_words({**step, "attempt_count": 2}, attempt)
+    assert ", after 2 tries" in told
+    skipped = {**step, "status": "skipped", "result_code": "dependency_not_succeeded"}
+    assert steps.why(skipped, None) == "a step that it needs did not succeed"
 
 
 # --- terminals

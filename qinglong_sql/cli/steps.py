@@ -1,5 +1,7 @@
 """The steps of a run as a table, and what went wrong in words."""
 
+import re
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +14,11 @@ Needs = Mapping[str, Sequence[str]]
 NAMED = 6
 BAD = ("failed", "timed_out")
 ENDED_BADLY = (*BAD, "cancelled")
+EXITS = {  # what a shell and env say of their command
+    126: " (not executable)",
+    127: " (command not found)",
+    137: " (killed by KILL; out of memory?)",
+}
 CODES = {
     "execution_failed": "it ended with a failure",
     "execution_timed_out": "it ran longer than its timeout",
@@ -50,15 +57,15 @@ def in_flow(steps: list[Row], needs: Needs) -> list[Row]:
 
 
 def step_table(steps: list[Row], attempts: list[Row]) -> str:
-    """One line a step by its start: state, attempts, duration, why it is so."""
+    """One line a step by its start: state, tries, duration, why it is so."""
     last = {attempt["step_key"]: attempt for attempt in attempts}
     ordered = sorted(steps, key=lambda s: (s["started_at_ms"] or sys.maxsize, s["step_key"]))
     rows = [
         [step["step_key"], *state_of(step), why(step, last.get(step["step_key"]))]
         for step in ordered
     ]
-    head = ["STEP", "STATUS", "ATTEMPTS", "TOOK", "WHY"]
-    return table(head, rows, wide=cells.room(), drop=("ATTEMPTS", "TOOK"))
+    head = ["STEP", "STATUS", "TRIES", "TOOK", "WHY"]
+    return table(head, rows, wide=cells.room(), drop=("TRIES", "TOOK"))
 
 
 def flow_table(
@@ -81,7 +88,7 @@ def flow_table(
 
 
 def state_of(step: Row) -> list[str]:
-    """Status with its sign, attempts, duration."""
+    """Status with its sign, tries, duration."""
     end = step["finished_at_ms"] or (now_ms() if step["status"] == "running" else None)
     return [
         f"{sign_of(step['status'])} {step['status']}",
@@ -130,25 +137,41 @@ def cause_of(step: Row, status: Mapping[str, Row], needs: Needs) -> str:
 
 
 def why(step: Row, attempt: Row | None) -> str:
-    """Result code, exit code and the worker's words."""
+    """Why a step is as it is, in the words of `show`; nothing for what went well."""
     if step["result_code"] is None:
         return ""
-    words = str(step["result_code"])
-    if attempt is not None and step["status"] in ("failed", "retry_wait"):
-        if attempt["exit_code"] is not None:
-            words += f", exit {attempt['exit_code']}"
-        if attempt["error"]:
-            words += f": {attempt['error'].splitlines()[0][:120]}"
-    return words
+    if step["status"] not in ("failed", "retry_wait"):
+        return CODES.get(step["result_code"], str(step["result_code"]))
+    words, said = ending(str(step["result_code"]), attempt)
+    return f"{words}: {said.splitlines()[0][:120]}" if said else words
 
 
 def in_words(step: Row, attempt: Row | None) -> str:
     """What went wrong in a step, in words for people."""
-    code = str(step["result_code"])
-    words = CODES.get(code, code)
-    if attempt is not None and attempt["exit_code"] is not None and code == "execution_failed":
-        words = f"it ended with exit code {attempt['exit_code']}"
+    words, said = ending(str(step["result_code"]), attempt)
     if step["attempt_count"] > 1:
-        words += f", after {step['attempt_count']} attempts"
-    said = str(attempt["error"]).strip() if attempt is not None and attempt["error"] else ""
+        words += f", after {step['attempt_count']} tries"
     return f"{words}: {' '.join(said.split())[:400]}" if said else words
+
+
+def ending(code: str, attempt: Row | None) -> tuple[str, str]:
+    """How an attempt ended, in words, and what its worker said beyond that."""
+    words = CODES.get(code, code)
+    said = str((attempt or {}).get("error") or "").strip()
+    if attempt is None or code != "execution_failed":
+        return words, said
+    if attempt["exit_code"] is not None:
+        number = attempt["exit_code"]
+        return f"it ended with exit code {number}{EXITS.get(number, '')}", said
+    if killed := re.fullmatch(r"ended by signal (\d+)", said):
+        return f"it was killed by signal {killed[1]}{signal_name(int(killed[1]))}", ""
+    return words, said
+
+
+def signal_name(number: int) -> str:
+    """` (KILL; out of memory?)` for 9; nothing for a number without a name."""
+    try:
+        name = signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:
+        return ""
+    return f" ({name}; out of memory?)" if number == signal.SIGKILL else f" ({name})"
