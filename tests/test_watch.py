@@ -6,10 +6,13 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qinglong_sql.cli import watch
+from qinglong_sql.cli.progress import Lines, said
+from qinglong_sql.cli.words import Row
 from tests import acting
 from tests.following import Scene, staged
 from tests.shell import command
@@ -38,8 +41,8 @@ def test_a_run_is_watched_to_its_end_and_the_exit_code_is_the_run_s(
     done = scene.look(monkeypatch, things, "watch", scene.run_id[:12])
     assert done.returncode == exit_code and not done.stderr
     lines = [re.sub(r"\d[\d.:dhms]*", "N", line) for line in done.stdout.splitlines()]
-    assert "N  build  running N" in lines and "N  test  succeeded after N" in lines
-    assert lines.index("N  build  running N") < lines.index("N  test  succeeded after N")
+    assert "N  build  started" in lines and "N  test  succeeded after N" in lines
+    assert lines.index("N  build  started") < lines.index("N  test  succeeded after N")
     assert re.search(rf"^{status} after .*, run {scene.run_id}$", done.stdout, re.M)
     assert ("look: qinglong-sql logs" in done.stdout) is bool(code)
     again = scene.shell("watch", scene.run_id, "--json")
@@ -99,3 +102,44 @@ def test_an_interrupt_stops_the_looking_and_nothing_else(
     assert acting.ended(scene.store, scene.run_id)[0] == "running"
     row = scene.store.read("run_state", run_id=scene.run_id)[0]
     assert row["cancel_requested_at_ms"] is None
+
+
+def a_step(key: str, status: str, began: int | None = None, ended: int | None = None,
+           tries: int = 1, **more: Any) -> Row:  # fmt: skip
+    return {"step_key": key, "status": status, "version": more.get("version", tries), "needs": [],
+            "started_at_ms": began, "finished_at_ms": ended, "ready_at_ms": 1, "due_at_ms": None,
+            "result_code": None, "attempt_count": tries, **more}  # fmt: skip
+
+
+def test_every_try_is_told_as_started_and_in_the_order_of_what_happened(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    view = Lines()
+
+    def told(now_ms: int, *rows: Row) -> list[str]:
+        view.changed({}, list(rows), now_ms)
+        return [line[10:] for line in capsys.readouterr().out.splitlines()]
+
+    before = [a_step("old", "succeeded", 100, 200), a_step("long", "running", 300)]
+    assert told(60_000, *before) == ["old  succeeded after 0.1s", "long  running 59s"]
+    quick = [a_step("b", "succeeded", 60_100, 60_150), a_step("a", "running", 60_200)]
+    assert told(60_300, *before, *reversed(quick)) == [
+        "b  started", "b  succeeded after 0.1s", "a  started",
+    ]  # fmt: skip
+    waits: dict[str, Any] = {"due_at_ms": 61_500, "result_code": "execution_failed", "version": 2}
+    assert told(60_500, a_step("a", "retry_wait", 60_200, **waits)) == [
+        "a  again in 1.0s: it ended with a failure"
+    ]
+    assert told(62_000, a_step("a", "timed_out", 61_900, 61_900, 2, version=4,
+                               result_code="execution_timed_out")) == [
+        "a  started, try 2", "a  timed out after 0.0s, try 2",
+    ]  # fmt: skip
+    over = a_step("c", "succeeded", tries=0, ended=62_000, result_code="taken_over")
+    assert told(62_100, over) == ["c  succeeded: taken over from the run that this one retries"]
+
+
+def test_a_step_waits_for_a_slot_only_after_a_while() -> None:
+    assert said(a_step("a", "ready", tries=0), 1_000) == "ready"
+    assert said(a_step("a", "ready", tries=0), 1_001) == "waits for a free slot"
+    broken = a_step("a", "failed", 1, 2, result_code="executor_start_failed")
+    assert said(broken, 9) == "failed after 0.0s: it could not be started"

@@ -9,9 +9,13 @@ import click
 
 from qinglong_sql.cli import cells
 from qinglong_sql.cli.reread import the_run
+from qinglong_sql.cli.steps import CODES
 from qinglong_sql.cli.words import COLOURS, Row, clock, hush, plain_signs, say, sign_of, span
 from qinglong_sql.store import Store
 
+RECENT_MS = 5_000  # what began longer before the first look is not told as started
+SOON_MS = 1_000  # what is handed out within it has not waited
+SAME_AS_STATUS = ("execution_failed", "execution_timed_out", "execution_cancelled")
 ORDER = ("running", "lost", "retry_wait", "ready", "waiting_approval", "pending")
 
 
@@ -34,19 +38,39 @@ class Silent:
 
 
 class Lines:
-    """One line whenever a step's state changes; for pipes, files and logs."""
+    """One line whenever a step starts or its state changes; for pipes, files and logs.
+
+    Lines of one look stand in the order in which things happened, by the clock of the database.
+    """
 
     def __init__(self) -> None:
         self.seen: dict[str, tuple[str, int]] = {}
+        self.begun: dict[str, int] = {}  # the last try that was told as started, by step
 
     def changed(self, run: Row, steps: list[Row], now_ms: int) -> None:
+        first, found = not self.seen, []
         for step in steps:
             state = (step["status"], step["version"])
             before = self.seen.get(step["step_key"])
             self.seen[step["step_key"]] = state
             if before == state or step["status"] in ("pending", "ready"):
                 continue
-            say(f"{clock(now_ms)[11:19]}  {step['step_key']}  {said(step, now_ms)}")
+            found += self.news(step, now_ms, first)
+        for _, _, key, words in sorted(found, key=lambda line: line[:2]):
+            say(f"{clock(now_ms)[11:19]}  {key}  {words}")
+
+    def news(self, step: Row, now_ms: int, first: bool) -> list[tuple[int, int, str, str]]:
+        """(when, rank in that instant, step, words) of what is new in a step."""
+        key, began = step["step_key"], step["started_at_ms"]
+        found, ran = [], step["status"] == "running"
+        fresh = self.begun.get(key, 0) < step["attempt_count"] and began is not None
+        if fresh and not (first and now_ms - began > RECENT_MS):
+            found.append((began, 1, key, f"started{tries(step)}"))
+        self.begun[key] = step["attempt_count"]
+        if not ran or not found or step.get("stopping"):
+            at = now_ms if step["finished_at_ms"] is None else step["finished_at_ms"]
+            found.append((at, 2 if at == began else 0, key, said(step, now_ms)))
+        return found
 
     def tick(self, now_ms: int) -> None: ...
 
@@ -138,25 +162,33 @@ def chosen(steps: list[Row], room: int) -> list[Row]:
 
 
 def said(step: Row, now_ms: int) -> str:
-    """The state of a step in words: how long, which attempt, until when."""
+    """The state of a step in words: how long, which try, until when."""
     status = str(step["status"])
-    attempt = f", attempt {step['attempt_count']}" if step["attempt_count"] > 1 else ""
     if status == "running":
         stopping = ", being stopped" if step.get("stopping") else ""
-        return f"running {span(step['started_at_ms'], now_ms)}{attempt}{stopping}"
+        return f"running {span(step['started_at_ms'], now_ms)}{tries(step)}{stopping}"
     if status == "pending" and step.get("needs"):
         return f"waits for {', '.join(step['needs'])}"
     if status == "ready":
-        return "waits for a free slot"
+        soon = now_ms - (step["ready_at_ms"] or now_ms) < SOON_MS
+        return "ready" if soon else "waits for a free slot"
+    code = step["result_code"]
+    words = CODES.get(code, code)
     if status == "retry_wait":
-        return f"again in {span(now_ms, step['due_at_ms'])}: {step['result_code']}"
+        return f"again in {span(now_ms, step['due_at_ms'])}: {words}"
     if step["finished_at_ms"] is None:
         return status
     if status == "skipped":
         return "skipped, a step it needs did not succeed"
-    code = f" ({step['result_code']})" if step["result_code"] else ""
-    took = span(step["started_at_ms"], step["finished_at_ms"])
-    return f"{status}{code}" + (f" after {took}{attempt}" if took != "-" else "")
+    status = status.replace("_", " ")
+    if step["attempt_count"]:  # else it never ran
+        status += f" after {span(step['started_at_ms'], step['finished_at_ms'])}{tries(step)}"
+    return f"{status}: {words}" if code and code not in SAME_AS_STATUS else status
+
+
+def tries(step: Row) -> str:
+    """Which try it is, from the second on."""
+    return f", try {step['attempt_count']}" if step["attempt_count"] > 1 else ""
 
 
 class Kept:
