@@ -120,6 +120,11 @@ def test_an_open_retry_of_an_older_file_is_told(shell: Shell) -> None:
     assert "note" not in shell("publish", "jobs.yaml").stderr
     shell.write("jobs.yaml", MENDED + "  other: {steps: {a: {run: 'true'}}}\n")
     assert shell("publish", "jobs.yaml").stderr == note
+    said = shell("retry", old, "--file", "jobs.yaml").stdout.splitlines()
+    assert said[1:] == [
+        "it keeps generation 1; for generation 2 cancel it, and retry it when it has ended:"
+        f" qinglong-sql cancel {retry[:12]}"
+    ]
     done = shell("run", "jobs.yaml", "other")
     assert done.returncode == 0 and note not in done.stderr, "it is of another workflow"
     done = shell("run", "jobs.yaml", "w")

@@ -77,6 +77,7 @@ def retry(
             "--preview publishes and starts nothing: leave --file, --wait and --key out"
         )
     package = None if file is None else load_package(file)
+    published = None
     with opened(dsn) as store:
         old = resolve_run(store, run)
         check_ended(old, same_dsn(dsn))
@@ -88,7 +89,7 @@ def retry(
                 raise Refused(
                     f"{file} is package {package.key}, that run is of {old['package_key']}"
                 )
-            publish_package(store, package)
+            published = publish_package(store, package)["generation"]
         row = start_retry(store, old, key)
         poke(dsn)
         if wait:
@@ -101,7 +102,10 @@ def retry(
             return
         say(headline(store, old, row))
         if row["outcome"] == "existing":  # what was taken over was told the first time
-            say(next_words(new, dsn, file))
+            if published not in (None, new["generation"]) and new["status"] == "running":
+                say(keeps(new, published, same_dsn(dsn)))
+            else:
+                say(next_words(new, dsn, file))
             return
         say_steps(steps)
         say("")
@@ -135,6 +139,15 @@ def headline(store: Store, old: Row, row: Row) -> str:
     if row["outcome"] == "existing":
         return f"run {row['run_id']} retries {old['run_id']} already: {row['status']}; {words}"
     return f"run {row['run_id']} retries {old['run_id']}: {words}"
+
+
+def keeps(new: Row, published: int, more: str) -> str:
+    """That an open retry does not take up what was published after it, and what would."""
+    short = new["run_id"][:12]
+    return (
+        f"it keeps generation {new['generation']}; for generation {published} cancel it, and retry"
+        f" it when it has ended: qinglong-sql cancel {short}{more}"
+    )
 
 
 def next_words(new: Row, dsn: str, file: Path | None) -> str:
