@@ -10,6 +10,7 @@ from qinglong_sql.store.sqlite import wall_ms
 
 FIRST_MS = 60_000
 EVERY_MS = 3600 * 1000
+AGAIN_MS = 5 * 60 * 1000  # after an error
 
 
 class Purge:
@@ -38,14 +39,15 @@ class Purge:
             return False
         from qinglong_sql.retention import purge
 
-        self.due_ms = now_ms + EVERY_MS
+        self.due_ms = now_ms + AGAIN_MS
         before_ms = wall_ms() - self._keep_ms
         gone = purge(self._store, before_ms, folder=self._folder, limit=PAGE_SIZE).runs
         self._gone += gone
+        self.due_ms = 0 if gone == PAGE_SIZE else now_ms + EVERY_MS
         if gone == PAGE_SIZE:
-            self.due_ms = 0
-        elif self._gone:
+            return True
+        if self._gone:
             words = f"purged {self._gone} run{'s' * (self._gone != 1)} older than --keep"
             self._log.say("purged", words, runs=self._gone)
             self._gone = 0
-        return gone == PAGE_SIZE
+        return False

@@ -19,6 +19,7 @@ from qinglong_sql.workplace import End, spec_of, write_input
 # How long after a lease's end recovery waits: at least the launcher's margin.
 GRACE_MS = 2 * LEASE_MARGIN_MIN_MS
 BACK_OFF_MS = 1_000
+MAX_QUEUES = 128  # of a worker: sql/sqlite/dispatch.sql
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -74,10 +75,16 @@ class Intake:
             self.forkserver = start_forkserver(self._state_dir)
 
     def serve(self, queues: Sequence[str]) -> None:
-        """Lease of these queues from now on; another session says so to the database."""
-        if sorted(queues) != sorted(self._queues):
-            self._queues = list(queues)
+        """Lease of these queues from now on; another session says so to the database.
+
+        One whose last answer was lost is asked once more: somebody may wait for what it leased.
+        """
+        unsure = [queue for queue in sorted(self._unsure) if queue not in queues]
+        wanted = [*unsure, *queues][: max(len(queues), MAX_QUEUES)]
+        if sorted(wanted) != sorted(self._queues):
+            self._queues = wanted
             self._session_id = ""
+            self._pool = {queue: self._pool[queue] for queue in wanted if queue in self._pool}
 
     def end(self) -> None:
         """Let the fork server go, and end the session. Raises what the store raises."""
