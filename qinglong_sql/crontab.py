@@ -14,6 +14,7 @@ from qinglong_sql.crontab_line import (
     behind,
     called,
     key_of,
+    names_user,
     shown,
     split_environment,
     split_percent,
@@ -79,6 +80,7 @@ class Reading:
     first_tz: str
     system: bool
     cwd: str | None
+    guess: bool = False  # nobody said whether lines name a user
     shell: str = "/bin/sh"
     env: dict[str, str] = field(default_factory=dict)
     comment: list[str] = field(default_factory=list)
@@ -108,7 +110,7 @@ def read_crontab(
     pieces = [piece.removesuffix(b"\r") for piece in raw.removeprefix(UTF8_MARK).split(b"\n")]
     texts = [piece.decode("utf-8", "replace") for piece in pieces]
     guessed = looks_like_system(texts) if system is None else system
-    state = Reading(tz, tz, guessed, cwd)
+    state = Reading(tz, tz, guessed, cwd, guess=system is None)
     if guessed and system is None:
         state.notes["every line names a user in front of its command: read as a system's crontab;"
                     " --no-system reads that word as the command"] = []  # fmt: skip
@@ -247,6 +249,8 @@ def _note_job(state: Reading, number: int, note: str, command: str, given: str |
     if command.endswith("\\"):
         state.note(number, "cron does not join lines: the \\ at the end is part of the command")
     first = command.split(maxsplit=1)[0]
+    if state.guess and not state.system and names_user(command):
+        state.note(number, "looks as if it named a user in front of its command: --system?")
     if first in WRAPPERS:
         state.note(number, f"`{first}` is a program of Qinglong 2: carried over as it is, and must"
                    " be found on PATH")  # fmt: skip

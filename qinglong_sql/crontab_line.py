@@ -4,8 +4,10 @@ The grammar of times is `qinglong_sql.cron`; what a line means otherwise is cron
 and for six fields (seconds first) Qinglong 2. No message here ever holds what follows a `=`.
 """
 
+import pwd
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
@@ -37,6 +39,11 @@ RUNNERS = {
     "task": 0, "time": 0, "timeout": 0, "ts-node": 0, "zsh": 0, ".": 0,
 }  # fmt: skip
 WITH_WORD = ("-u", "-g", "-w", "-k", "--signal", "--user")
+# What many jobs share as a name: the folder of the script says more, or the first word behind it.
+PLAIN_SCRIPTS = {"cron", "index", "job", "main", "run", "script", "start", "task"}
+PLAIN_FOLDERS = {"", ".", "..", "~", "bin", "cron", "root", "sbin", "scripts", "src", "tmp"}
+PLAIN_PROGRAMS = {"echo", "find", "git", "make", "npm", "rm", "service", "systemctl", "touch"}
+SUBJECT = re.compile(r"[A-Za-z0-9_./-]{1,64}")
 SEPARATORS = ("&&", "||", ";", "(", ")", "{", "!", "&", "|")
 WRAPPERS = ("task", "ql")
 
@@ -187,7 +194,7 @@ def behind(command: str) -> str:
 
 def called(command: str) -> str:
     """The name of what a command runs, past shells and other runners; nothing when unclear."""
-    last = ""
+    last = at = ""
     words = iter(_words(command))
     for word in words:
         name = word.rpartition("/")[2]
@@ -197,6 +204,7 @@ def called(command: str) -> str:
             for skipped in words:
                 if skipped in ("&&", "||", ";"):
                     break
+                at = skipped if word == "cd" else at
         elif word.startswith("-"):
             if word in WITH_WORD and not last.startswith("python"):
                 next(words, "")
@@ -211,8 +219,32 @@ def called(command: str) -> str:
         elif " " in word:  # what a shell gets behind -c
             return called(word) or last
         elif "=" not in word:
-            return EXTENSION.sub("", _base(word))
+            return _telling(word, next(words, ""), at)
     return last
+
+
+def _telling(word: str, following: str, at: str) -> str:
+    """The name of a program, with what tells it from others of that name; `at`: where it runs."""
+    name = EXTENSION.sub("", _base(word))
+    folder = _base(word.rstrip("/").rpartition("/")[0])
+    if folder in ("", "."):
+        folder = _base(at)
+    if name in PLAIN_SCRIPTS and folder not in PLAIN_FOLDERS:
+        return f"{folder}-{name}"
+    if name in PLAIN_PROGRAMS and not following.startswith("-") and SUBJECT.fullmatch(following):
+        return f"{name}-{_base(following)}"
+    return name
+
+
+def names_user(command: str) -> bool:
+    """Whether it begins with a user of this machine that is no program, and a program follows."""
+    first, _, rest = command.replace("\t", " ").partition(" ")
+    second = (rest.split() or [""])[0]
+    try:
+        pwd.getpwnam(first)
+    except (KeyError, ValueError):
+        return False
+    return not shutil.which(first) and bool(second.startswith("/") or shutil.which(second))
 
 
 def _words(command: str) -> Iterator[str]:

@@ -247,8 +247,14 @@ def test_lines_that_end_with_cr_or_with_nothing() -> None:
     ("text", "key"),
     [
         ("/usr/local/bin/backup.sh --full", "backup"),
-        ("cd /srv/app && ./run.sh > /dev/null 2>&1", "run"),
-        ("python3 -u /x/job.py", "job"),
+        ("cd /srv/app && ./run.sh > /dev/null 2>&1", "app-run"),
+        ("/opt/billing/bin/run.sh", "run"),
+        ("/opt/billing/main.py", "billing-main"),
+        ("echo hello world", "echo-hello"),
+        ("echo TOKEN=x", "echo"),
+        ("find /var/spool -delete", "find-spool"),
+        ("make -C /x all", "make"),
+        ("python3 -u /x/job.py", "x-job"),
         ("python3 -m pkg.mod", "pkg.mod"),
         ("nice -n 19 ionice -c3 rsync -a /a /b", "rsync"),
         ("flock -n /tmp/lock /bin/sync-all", "sync-all"),
@@ -328,6 +334,15 @@ def test_the_user_column_is_found_taken_off_and_told() -> None:
     assert "no command behind it" in read("0 1 * * * ann", system=True).left_out[0].why
     for plain in ("0 1 * * * root", "0 1 * * * root x\n0 2 * * * run me", "0 1 * * * backup /a"):
         assert not read(plain).left_out
+
+
+def test_a_user_in_a_user_s_crontab_is_asked_about() -> None:
+    asked = "line 2: looks as if it named a user in front of its command: --system?"
+    assert asked in notes("0 1 * * * x\n15 14 1 * * root /usr/bin/monthly\n")
+    assert "looks as if" not in notes("0 1 * * * x\n15 14 1 * * nobodyx /usr/bin/monthly\n")
+    assert "looks as if" not in notes("0 1 * * * x\n15 14 1 * * root says\n")
+    told = read("0 1 * * * x\n15 14 1 * * root /usr/bin/monthly\n", system=False).notes
+    assert not any("looks as if" in one.why for one in told)
 
 
 # --- the command line

@@ -18,6 +18,10 @@ from qinglong_sql.crontab_file import TooLarge, package_text
 from qinglong_sql.limits import KEY_CHARS, KEY_PATTERN
 from qinglong_sql.whole_file import write_whole
 
+NOT_FIRED = (
+    "published triggers are not fired yet: keep the crontab as the clock, with lines that call"
+    " `qinglong-sql start PACKAGE TASK`"
+)
 READ_BYTES = 4 * 1024 * 1024
 SYSTEM_FILES = re.compile(r"/etc/(crontab|anacrontab|cron\.d/.*)")
 
@@ -100,8 +104,10 @@ def import_crontab(
         system = True
     zone, remark = (tz, "") if tz is not None else machine_zone()
     crontab = read_crontab(raw, tz=zone, system=system, cwd=cwd)
+    first = [Told((), "", NOT_FIRED)] if crontab.jobs else []
     if remark and any(job.tz == zone for job in crontab.jobs):
-        crontab = Crontab(crontab.jobs, crontab.left_out, (Told((), "", remark), *crontab.notes))
+        first.append(Told((), "", remark))
+    crontab = Crontab(crontab.jobs, crontab.left_out, (*first, *crontab.notes))
     text = ""
     if crontab.jobs:
         source = "standard input" if str(file) == "-" else file.name
