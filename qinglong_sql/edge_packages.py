@@ -106,10 +106,18 @@ class Packages:
         """What `status` says of the folder."""
         return {
             "folder": str(self.folder),
-            "fault": self.fault or None,
+            "fault": self.fault or self._too_many or None,
             "files": [self._entries[name].answer() for name in sorted(self._entries)],
             "left_out": self._left_out,
         }
+
+    @property
+    def _too_many(self) -> str:
+        if not self._left_out:
+            return ""
+        files = f"{self._left_out} file{'s' * (self._left_out != 1)}"
+        are = "is" if self._left_out == 1 else "are"
+        return f"{files} of {self.folder} {are} left out: only the first {MAX_FILES} are looked at"
 
     # --- looking
 
@@ -128,10 +136,9 @@ class Packages:
             self.fault = ""
             self._say("folder", f"packages can be read again: {self.folder}")
         left_out = max(0, len(names) - MAX_FILES)
-        if left_out and left_out != self._left_out:
-            self._say("folder", f"{left_out} files of {self.folder} are left out: "
-                      f"only the first {MAX_FILES} are looked at")  # fmt: skip
-        self._left_out = left_out
+        if left_out != self._left_out:
+            self._left_out = left_out
+            self._say("folder", self._too_many or f"all files of {self.folder} are looked at again")
         signs = {name: self._sign(name) for name in names[:MAX_FILES]}
         return {name: sign for name, sign in signs.items() if sign}
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from qinglong_sql import edge_packages
+from qinglong_sql.cli.reasons import Screen
+from qinglong_sql.cli.standing import unpublished
 from qinglong_sql.edge_packages import Packages
 from qinglong_sql.errors import Malformed, NotReady
 from qinglong_sql.limits import PACKAGE_BYTES
@@ -272,3 +274,10 @@ def test_there_is_an_end_to_files_and_to_the_time_of_a_look(
     desk.look()
     assert desk.keys() == ["a", "b", "c"]
     assert desk.packages.answer()["left_out"] == 2
+    (stuck,) = unpublished({"packages": desk.packages.answer()}, Screen(0, True, "sqlite", ""))
+    assert "2 files of" in stuck["words"] and "left out" in stuck["words"]
+    (desk.folder / "a.yaml").unlink()
+    assert "1 file of" in desk.look()[0]
+    (desk.folder / "b.yaml").unlink()
+    assert f"folder: all files of {desk.folder} are looked at again" in desk.look()
+    assert desk.packages.answer()["fault"] is None
