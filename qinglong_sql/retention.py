@@ -7,7 +7,7 @@ between a page and its logs, leaves nothing half: the next purge finds what is l
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,17 +64,26 @@ def purge(
 def _logs(done: Purged, runs: int, folders: Iterable[Path]) -> Purged:
     logs, log_bytes = done.logs, done.log_bytes
     for folder in folders:
-        log_bytes += sum(_size(path) for path in folder.iterdir())
+        size = _size(folder)
         shutil.rmtree(folder, ignore_errors=True)
-        logs += 1
+        if size is not None and not folder.exists():
+            log_bytes += size
+            logs += 1
     return Purged(done.runs + runs, logs, log_bytes)
 
 
-def _size(path: Path) -> int:
+def _size(folder: Path) -> int | None:
+    """Bytes of the files in a folder; None when another purge had it first."""
+    size = 0
     try:
-        return path.lstat().st_size
-    except OSError:
+        for path in folder.iterdir():
+            with suppress(OSError):
+                size += path.lstat().st_size
+    except FileNotFoundError:
+        return None
+    except OSError:  # it may not be listed, and what is in it stays
         return 0
+    return size
 
 
 def _folders(state: Path | None, run_ids: Iterable[str]) -> list[Path]:
@@ -86,6 +95,12 @@ def _folders(state: Path | None, run_ids: Iterable[str]) -> list[Path]:
     return [path for path in named if path.is_dir() and not path.is_symlink()]
 
 
+def _listed(state: Path) -> Iterator[Path]:
+    for place in state.glob("*/log"):
+        with suppress(OSError):  # gone meanwhile, or not to be read
+            yield from list(place.glob("ru*"))
+
+
 def _orphans(store: Store, state: Path | None, before_ms: int) -> list[Path]:
     """Log folders whose run is not there any more, untouched since then; a kill left them.
 
@@ -94,7 +109,7 @@ def _orphans(store: Store, state: Path | None, before_ms: int) -> list[Path]:
     if state is None:
         return []
     found: list[tuple[float, Path]] = []
-    for path in state.glob("*/log/ru*"):
+    for path in _listed(state):
         with suppress(OSError):
             if OURS.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 found.append((path.stat().st_mtime, path))

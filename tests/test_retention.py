@@ -4,6 +4,7 @@ The catalog says which tables those are, so one that comes later cannot be forgo
 """
 
 import itertools
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -304,6 +305,32 @@ def test_a_kill_between_two_pages_leaves_nothing_half(
     assert [run_id for run_id, path in logs.items() if path.exists()] == [living]
     assert stranger.exists()
     assert acting.unbroken(store)
+
+
+def test_purges_side_by_side_find_folders_that_another_one_removes(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder may go at any moment: before it is listed, while it is, and before a file is met."""
+    places = [tmp_path / "0" / "log" / f"ru{number:024x}" for number in range(40)]
+    for path in places:
+        path.mkdir(parents=True)
+        (path / "a.1.log").write_text("hello")
+    real, turn = Path.iterdir, itertools.count()
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        """Half of the folders are taken away by somebody else, before or after a look into them."""
+        number = next(turn)
+        if number % 4 == 1:
+            shutil.rmtree(path)
+        found = list(real(path))
+        if number % 4 == 3:
+            shutil.rmtree(path)
+        return iter(found)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    done = purge(store, FAR_MS, folder=tmp_path)
+    assert done.runs == 0 and 20 <= done.logs <= 30 and done.log_bytes <= 40 * 5
+    assert not any(path.exists() for path in places)
 
 
 def test_a_young_log_of_no_run_stays(store: Store, tmp_path: Path) -> None:
