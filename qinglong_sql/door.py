@@ -22,6 +22,7 @@ ASKED_BYTES = 256
 ANSWER_BYTES = 256 * 1024
 MAX_CLIENTS = 8
 PATIENCE_S = 2.0
+AGAIN_S = 0.02
 
 Answer = Callable[[str], dict[str, Any] | None]
 
@@ -29,22 +30,33 @@ Answer = Callable[[str], dict[str, Any] | None]
 def ask(folder: Path, word: str, within_s: float = 1.0) -> dict[str, Any] | None:
     """What the edge of a state folder answers to a word; None when nobody is there in time.
 
-    An answer with the one key `error` says why not. Raises nothing.
+    A door with a crowd before it is knocked at again until then. An answer with the one key `error`
+    says why not. Raises nothing.
     """
     end = time.monotonic() + within_s
-    try:
-        with (
-            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock,
-            reachable(folder) as path,
-        ):
-            sock.settimeout(within_s)
-            sock.connect(path)
-            if _uid_of(sock) not in (0, os.geteuid()) and os.geteuid() != 0:
-                return None  # somebody else's: what it says is not to be believed
-            sock.sendall(json.dumps({"word": word}).encode() + b"\n")
-            found = json.loads(_line_from(sock, end))
-    except (OSError, ValueError):
-        return None
+    while True:
+        try:
+            return _asked(folder, word, end)
+        except (BlockingIOError, ConnectionResetError, BrokenPipeError):
+            if time.monotonic() + AGAIN_S >= end:
+                return None
+            time.sleep(AGAIN_S)
+        except (OSError, ValueError):
+            return None
+
+
+def _asked(folder: Path, word: str, end: float) -> dict[str, Any] | None:
+    """Raises BlockingIOError, ConnectionResetError or BrokenPipeError for a crowd, OSError."""
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock,
+        reachable(folder) as path,
+    ):
+        sock.settimeout(max(AGAIN_S, end - time.monotonic()))
+        sock.connect(path)
+        if _uid_of(sock) not in (0, os.geteuid()) and os.geteuid() != 0:
+            return None  # somebody else's: what it says is not to be believed
+        sock.sendall(json.dumps({"word": word}).encode() + b"\n")
+        found = json.loads(_line_from(sock, end))
     return found if isinstance(found, dict) else None
 
 
@@ -57,7 +69,7 @@ def _line_from(sock: socket.socket, end: float) -> bytes:
         sock.settimeout(left)
         more = sock.recv(65536)
         if not more:
-            raise ConnectionError
+            raise ConnectionResetError
         said += more
     return said
 

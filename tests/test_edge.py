@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -186,6 +187,25 @@ def test_only_one_and_a_run_beside_it(one_site: Site) -> None:
     )
     done = one_site.shell("run", "packages/p.yaml", "w")
     assert done.returncode == 0, done.stderr
+    assert stopped(process, 2) == 0
+
+
+def test_an_edge_that_is_stopped_is_told_and_fails_a_check(one_site: Site) -> None:
+    process = one_site.begin()
+    process.send_signal(signal.SIGSTOP)
+    try:
+        done = one_site.shell("status", "--check")
+        assert done.returncode == 1 and "all is well" not in done.stdout
+        words = f"an edge (pid {process.pid}) that does not answer (it is stopped)"
+        assert f"edge      {words}" in done.stdout
+        assert f"type:  kill -CONT {process.pid}" in done.stdout
+        told = one_site.shell("start", "p", "w")
+        assert told.returncode == 0 and told.stderr.strip() == f"this database has {words}"
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert one_site.ends(told.stdout.split()[0]) == "succeeded"
+    done = one_site.shell("status", "--check")
+    assert done.returncode == 0 and f"serving, pid {process.pid}" in done.stdout
     assert stopped(process, 2) == 0
 
 

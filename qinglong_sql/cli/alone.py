@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from qinglong_sql import door
 from qinglong_sql.cli.exits import Refused
 from qinglong_sql.cli.options import same_dsn, state_folder
 from qinglong_sql.cli.words import now_ms
@@ -16,6 +18,7 @@ WORKER, EDGE = "worker.lock", "edge.lock"
 LEASES = 32  # live ones are looked for among the oldest that are open
 LATE_MS = 15_000  # whoever drives does what is due within a cadence
 FIRST_S, AGAIN_S = 1.0, 5.0
+SILENT_S, ASK_AGAIN_S = 1.5, 0.05  # an edge answers between two of its ticks
 
 
 def who_works(dsn: str) -> str | None:
@@ -23,12 +26,39 @@ def who_works(dsn: str) -> str | None:
 
     Workers of other machines, which PostgreSQL may have, are not seen.
     """
-    folder = state_folder(dsn)
-    edge = _edge(folder)
+    edge = edge_here(dsn)
     if edge is not None:
-        return f"an edge (pid {edge['pid']})" if "pid" in edge else "an edge"
-    held = [lock for lock in _locks(folder) if not _is_free(lock)]
+        return silent_words(edge) or (
+            f"an edge (pid {edge['pid']})" if "pid" in edge else "an edge"
+        )
+    held = _held(state_folder(dsn))
     return f"a run or an edge (it holds {held[0]})" if held else None
+
+
+def edge_here(dsn: str) -> dict[str, Any] | None:
+    """What the edge of a database says of itself; None without one.
+
+    One that lives, by its lock, and says nothing within SILENT_S has its `pid`, and as its `error`
+    how it is: it is stopped, or busy with something that it does not come back from.
+    """
+    folder = state_folder(dsn)
+    end = time.monotonic() + SILENT_S
+    while True:
+        found = door.ask(folder, "status")
+        pid = None if found is not None else _holder(folder / EDGE)
+        if pid is None:
+            return found
+        if time.monotonic() >= end:
+            return {"pid": pid, "error": "it is stopped" if is_stopped(pid) else "it is busy"}
+        time.sleep(ASK_AGAIN_S)
+
+
+def silent_words(edge: dict[str, Any] | None) -> str:
+    """Words for an edge that does not answer; nothing for one that does, or none."""
+    if edge is None or "error" not in edge:
+        return ""
+    named = f"an edge (pid {edge['pid']})" if "pid" in edge else "an edge"
+    return f"{named} that does not answer ({edge['error']})"
 
 
 def undriven(store: Store, dsn: str) -> bool:
@@ -40,15 +70,19 @@ def undriven(store: Store, dsn: str) -> bool:
     folder = state_folder(dsn)
     if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
         return False
-    if not all(os.access(lock, os.R_OK) for lock in _locks(folder)) or who_works(dsn):
+    if not all(os.access(lock, os.R_OK) for lock in _locks(folder)) or _held(folder):
         return False
     return dsn.startswith(SQLITE) or _silent(store)
 
 
 def nobody_drives(store: Store, dsn: str) -> str:
-    """Words for that, and what to type; nothing when somebody drives the database."""
+    """Words for that, and what to type; nothing when somebody drives the database.
+
+    An edge that does not answer is told as well.
+    """
     if not undriven(store, dsn):
-        return ""
+        silent = silent_words(edge_here(dsn)) if dsn.startswith(SQLITE) else ""
+        return f"this database has {silent}" if silent else ""
     more = same_dsn(dsn)
     edge = f"`qinglong-sql edge{more}` or " if dsn.startswith(SQLITE) else ""
     run = f"`qinglong-sql run{more}` with the package file"
@@ -144,10 +178,31 @@ def _silent(store: Store) -> bool:
     )
 
 
-def _edge(folder: Path) -> dict[str, object] | None:
-    from qinglong_sql.door import ask
+def _holder(lock: Path) -> int | None:
+    """The edge that wrote itself into its lock, and has it; None for any other, or none."""
+    if _is_free(lock):
+        return None
+    try:
+        pid, wanted = int(lock.read_text(encoding="ascii")), lock.stat()
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                if os.path.samestat(entry.stat(), wanted):
+                    return pid
+    except (OSError, ValueError):  # it ends, or could not write
+        pass
+    return None
 
-    return ask(folder, "status")
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped a process, as Ctrl-Z does."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
+
+
+def _held(folder: Path) -> list[Path]:
+    return [lock for lock in _locks(folder) if not _is_free(lock)]
 
 
 def _locks(folder: Path) -> list[Path]:

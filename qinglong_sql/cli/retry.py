@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from qinglong_sql.canonical import derived_id, digest
+from qinglong_sql.cli.alone import edge_here, silent_words
 from qinglong_sql.cli.cells import room
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.options import (
@@ -14,7 +15,6 @@ from qinglong_sql.cli.options import (
     poke,
     resolve_run,
     same_dsn,
-    state_folder,
     with_dsn,
     with_json,
 )
@@ -22,7 +22,6 @@ from qinglong_sql.cli.package import publish_package
 from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import Row, complain, print_json, say, table
-from qinglong_sql.door import ask
 from qinglong_sql.package import load_package
 from qinglong_sql.store import SQLITE, Store
 
@@ -157,7 +156,10 @@ def next_words(new: Row, dsn: str, file: Path | None) -> str:
         return "it has succeeded"
     if new["status"] != "running":
         return f"it can be retried in turn: qinglong-sql retry {new['run_id'][:12]}{more}"
-    if dsn.startswith(SQLITE) and ask(state_folder(dsn), "status") is not None:
+    here = edge_here(dsn) if dsn.startswith(SQLITE) else None
+    if silent_words(here):
+        return f"this database has {silent_words(here)}"
+    if here is not None:
         return f"an edge drives it; to follow: qinglong-sql show {new['run_id'][:12]}{more}"
     same = "" if new["input_digest"] == NO_INPUT else " with the same input"
     edge = "an edge takes it, or " if dsn.startswith(SQLITE) else ""

@@ -39,6 +39,8 @@ def named(row: Row) -> str:
     if row["waits_for"] in ("worker", "queue"):
         many = counted(row["count"], False, "step")
         return f"queue {row['waits_on']}, {many} waiting, {short(row['run_id'])} first"
+    if row["waits_for"] == "edge":
+        return f"the edge, pid {row['waits_on']}"
     if row["waits_for"] == "package":
         return f"package file {row['waits_on']}"
     step = f", step {row['step_key']}" if row["step_key"] else ""

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qinglong_sql.cli.alone import undriven
-from qinglong_sql.cli.options import PLACE, state_folder
+from qinglong_sql.cli.alone import edge_here, is_stopped, silent_words, undriven
+from qinglong_sql.cli.options import PLACE
 from qinglong_sql.cli.outlook import last_failed, open_of
 from qinglong_sql.cli.reasons import OVERDUE_MS, Reason, Screen, reason_of, waits
 from qinglong_sql.cli.words import Row
@@ -23,7 +23,7 @@ LOOKED_AT = 100  # open runs, the oldest first
 FAULTS = 20
 ENDED = 5
 HANDOVER_MS = 10_000  # from a `start` to the `edge` that somebody types next
-OTHERWISE = ("hold", "evidence", "fault", "package")  # troubles that no driver ends
+OTHERWISE = ("hold", "evidence", "fault", "package", "edge")  # troubles that no driver ends
 LIVE = ("claimed", "starting", "running")
 
 
@@ -41,9 +41,9 @@ def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
     busy = served_by(store, held, edge, screen.now)
     screen = replace(screen, busy=busy)
     why = {run["run_id"]: waits(store, run["run_id"]) for run in runs}
-    stuck = stuck_of(runs, why, screen, due) + unpublished(edge, screen)
+    stuck = silent(edge) + stuck_of(runs, why, screen, due) + unpublished(edge, screen)
     alone = bool(runs) and undriven(store, dsn)
-    if alone:  # one cause is told once
+    if alone or silent(edge):  # one cause is told once
         stuck = [row for row in stuck if row["waits_for"] in OTHERWISE]
     packages, ended = packages_of(store), ended_of(store, len(counted))
     late = alone and screen.now - runs[0]["admitted_at_ms"] > HANDOVER_MS
@@ -173,6 +173,22 @@ def _add(found: dict[tuple[str, str], Row], key: tuple[str, str], row: Row, reas
     }
 
 
+def silent(edge: dict[str, Any] | None) -> list[Row]:
+    """An edge that lives and does not answer: nobody else can begin, and nothing may move."""
+    pid, words = (edge or {}).get("pid"), silent_words(edge)
+    if pid is None or not words:
+        return []
+    row = {"waits_for": "edge", "waits_on": str(pid), "run_id": None, "step_key": None,
+           "attempt_id": None, "since_ms": None}  # fmt: skip
+    goes_on = is_stopped(pid)
+    then = "that it goes on" if goes_on else "that it answers again, or ends"
+    command = f"kill -CONT {pid}" if goes_on else f"kill {pid}"
+    told: dict[tuple[str, str], Row] = {}
+    reason = Reason(f"this database has {words}", then, command, True)
+    _add(told, ("edge", str(pid)), row, reason)
+    return list(told.values())
+
+
 def unpublished(edge: dict[str, Any] | None, screen: Screen) -> list[Row]:
     """Package files that the edge could not publish; what was active stays active."""
     packages = (edge or {}).get("packages")
@@ -229,9 +245,5 @@ def database_of(dsn: str) -> dict[str, Any]:
 
 
 def edge_of(dsn: str) -> dict[str, Any] | None:
-    """What the edge of this database says of itself; None when none answers here."""
-    if not dsn.startswith(SQLITE):
-        return None
-    from qinglong_sql.door import ask
-
-    return ask(state_folder(dsn), "status")
+    """What the edge of this database says of itself, or that it says nothing; None without one."""
+    return edge_here(dsn) if dsn.startswith(SQLITE) else None

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from qinglong_sql.cli import cells
+from qinglong_sql.cli.alone import silent_words
 from qinglong_sql.cli.exits import Exit, leave, reported
 from qinglong_sql.cli.options import opened, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reasons import Screen
@@ -149,7 +150,7 @@ def place(found: dict[str, Any], screen: Screen, wide: int) -> None:
 def edge_words(edge: Row, screen: Screen) -> str:
     """What an edge says of itself; keys that it leaves out are left out."""
     if edge.get("error"):
-        return f"does not answer: {edge['error']}"
+        return silent_words(edge)
     words = [f"{edge.get('state') or 'there'}, pid {edge.get('pid', '?')}"]
     if isinstance(edge.get("since_ms"), int):
         words.append(f"since {screen.at(edge['since_ms'])}")
