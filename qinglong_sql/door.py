@@ -19,7 +19,7 @@ from typing import Any
 NAME = "edge.sock"
 PATH_BYTES = 107  # of sun_path, without its NUL
 ASKED_BYTES = 256
-ANSWER_BYTES = 256 * 1024
+ANSWER_BYTES = 4 * 1024 * 1024  # 512 files with all their faults, 128 queues
 MAX_CLIENTS = 8
 PATIENCE_S = 2.0
 AGAIN_S = 0.02

@@ -26,6 +26,7 @@ from qinglong_sql.edge_log import LINES_A_WINDOW, SAME_AGAIN_S, WINDOW_S, Log
 from qinglong_sql.edge_packages import publisher
 from qinglong_sql.edge_setting import SETTINGS, only_one
 from qinglong_sql.errors import NotReady
+from qinglong_sql.execution import boottime_ms
 from qinglong_sql.limits import PAGE_SIZE
 from qinglong_sql.package import parse_package
 from qinglong_sql.scheduler import Turn, local_cycle
@@ -420,6 +421,34 @@ def test_what_ended_long_ago_is_purged(
     assert [limit for _, limit in asked] == [32, 32, 32], "a page a look, then nothing for an hour"
     assert abs(asked[0][0] - time.time() * 1000) < 10_000
     assert "purged 65 runs older than --keep" in (tmp_path / "log").read_text()
+
+
+def test_a_purge_that_failed_is_tried_again_soon_and_told(
+    served: Edge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def purge(*given: Any, **named: Any) -> retention.Purged:
+        asked.append(edge_purge.AGAIN_MS)
+        if len(asked) == 1:
+            raise sqlite3.OperationalError("database or disk is full")
+        return retention.Purged(runs=1)
+
+    monkeypatch.setattr(retention, "purge", purge)
+    monkeypatch.setattr(edge_purge, "AGAIN_MS", 50)
+    served.setting = replace(served.setting, idle_ms=20)
+    served.purge.due_ms = 0
+    end = time.monotonic() + 5
+    served.interrupts = lambda: int(len(asked) > 1 or time.monotonic() > end)
+    served.serve()
+    words = [line[25:] for line in (tmp_path / "log").read_text().splitlines()]
+    assert words[1:] == [
+        "purge by --keep, again in 5 minutes: SQLite: database or disk is full",
+        "purged 1 run older than --keep",
+        "stopped",
+    ]
+    assert served.purge.due_ms > boottime_ms() + edge_purge.EVERY_MS // 2
+    assert "database or disk is full" in served.status()["last_error"]["words"]
 
 
 def test_the_purge_is_the_real_one(

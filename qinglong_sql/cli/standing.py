@@ -79,6 +79,8 @@ def served_by(
     }
     said = (edge or {}).get("queues")
     queues = {str(queue) for queue in said} if isinstance(said, list) else set()
+    if (edge or {}).get("queues_waiting"):  # all of them get their turn
+        queues |= {row["queue"] for row in store.read("queue_state", limit=COUNTED)}
     for worker_id in live:
         for row in store.read("worker_state", worker_id=worker_id):
             queues |= set(json.loads(row["queues"]))

@@ -156,6 +156,9 @@ def edge_words(edge: Row, screen: Screen) -> str:
         words.append(f"since {screen.at(edge['since_ms'])}")
     if isinstance(edge.get("slots"), int):
         words.append(f"{edge.get('busy', '?')} of {edge['slots']} slots busy")
+    if isinstance(edge.get("queues_waiting"), int):
+        served = len(edge.get("queues") or ())
+        words.append(f"work waits in {edge['queues_waiting']} queues, {served} served at a time")
     packages = edge.get("packages")
     if isinstance(packages, dict) and packages.get("folder"):
         words.append(f"packages from {packages['folder']}")
