@@ -219,7 +219,8 @@ def start_forkserver(state_dir: Path) -> ForkServer:
     log = state_dir.absolute() / "forkserver.log"
     home = str(Path(__file__).absolute().parent.parent)
     code = (
-        "import sys; sys.path.append(sys.argv[2]); from qinglong_sql import forkserver; "
+        "'qinglong-sql: launchers of executions'; import sys; sys.path.append(sys.argv[2]); "
+        "from qinglong_sql import forkserver; "
         "forkserver.main(int(sys.argv[1]))"
     )
     keep = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
@@ -227,7 +228,7 @@ def start_forkserver(state_dir: Path) -> ForkServer:
     with theirs, log.open("ab") as complaints:
         log.chmod(0o600)
         popen = subprocess.Popen(
-            # argv[3] is for people who look at ps
+            # The first words of the code and argv[3] are for people who look at ps.
             [sys.executable, "-I", "-S", "-X", "utf8", "-c", code, str(theirs.fileno()), home,
              str(state_dir.absolute())],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=complaints,

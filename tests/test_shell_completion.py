@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def test_runs_packages_workflows_steps_and_attempts_complete(
     assert complete("runs", "--status", "ca", dsn=dsn) == ["cancelled"]
     ended = {runs[name] for name in ("good", "bad", "stopped")}
     assert set(complete("cancel", "", dsn=dsn)) == set(runs.values()) - ended
+    assert runs["held"] not in complete("cancel", runs["held"], "", dsn=dsn), "not twice"
     assert set(complete("retry", "", dsn=dsn)) == ended - {runs["good"]}
     assert complete("graph", runs["bad"][:9], dsn=dsn) == [runs["bad"], runs["bad"][:9]]
     held = complete("declare-stopped", "", dsn=dsn)
@@ -119,3 +121,22 @@ def test_bash_completes_a_run(facts: Facts) -> None:
     env = {**os.environ, COMPLETING: "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "2"}
     done = facts.shell.process(env=env)
     assert done.stdout == f"plain,{facts.runs['held']}\n" and not done.stderr
+
+
+def test_a_bash_session_completes_what_a_command_can_be_used_on(
+    facts: Facts, tmp_path: Path
+) -> None:
+    """As in a shell of a user: the script is sourced, and its function is asked."""
+    runs, script = facts.runs, facts.shell("completion", "bash").stdout
+    program = tmp_path / "qinglong-sql"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m qinglong_sql "$@"\n')
+    program.chmod(0o755)
+    ask = f"COMPREPLY=(); _qinglong_sql_completion {program}; echo ${{COMPREPLY[@]}}"
+    lines = [f"COMP_WORDS=(qinglong-sql {word} ru); {ask}" for word in ("cancel", "retry")]
+    done = subprocess.run(
+        ["bash", "-c", "\n".join([script, "COMP_CWORD=2", *lines])], cwd=facts.shell.folder,
+        env=facts.shell.environment(), capture_output=True, encoding="utf-8", check=True,
+    )  # fmt: skip
+    offered = [set(line.split()) for line in done.stdout.splitlines()]
+    ended = {runs[name] for name in ("good", "bad", "stopped")}
+    assert offered == [set(runs.values()) - ended, ended - {runs["good"]}], done.stderr

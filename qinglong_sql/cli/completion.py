@@ -82,10 +82,12 @@ def _runs(ctx: click.Context, incomplete: str) -> Found:
     rows = _read(ctx, view, order=order, limit=SHOWN, **begun)
     if ctx.info_name == "retry":
         rows = [row for row in rows if row["status"] not in ("running", "succeeded")]
+    given = ctx.params.get("run")  # `cancel` takes several, and none twice
     return [
         CompletionItem(row["run_id"], help=_about(row))
         for row in rows
         if row["run_id"].startswith(incomplete)
+        and not (isinstance(given, tuple) and row["run_id"] in given)
     ]
 
 
