@@ -295,7 +295,7 @@ def test_a_real_run_is_followed_and_a_reader_that_leaves_ends_the_following(scen
     shell = scene.shell
     run = "echo one; sleep 0.4; printf two; sleep 0.4; echo '; three'; [ $QL_TRY = 2 ]"
     retry = "retry: {attempts: 2, backoff: 100ms}"
-    steps = f'      a: {{run: "{run}", {retry}}}\n      b: {{run: "sleep 1; echo b"}}\n'
+    steps = f'      a: {{run: "{run}", {retry}}}\n      b: {{run: "sleep 2; echo b"}}\n'
     shell.write("a.yaml", f"package: a\nworkflows:\n  w:\n    steps:\n{steps}")
     driver = shell.begin("run", "a.yaml", output=shell.folder / "out")
     try:
@@ -353,6 +353,9 @@ def test_a_step_that_wrote_nothing_says_how_it_ended(scene: Scene) -> None:
     done = scene.shell("logs", scene.run_id, "build")
     assert (done.stdout, done.stderr) == ("", "build has written nothing yet; it is running\n")
     scene.end("build", code=1)
+    done = scene.shell("logs", scene.run_id)
+    look = f"(look: qinglong-sql show {scene.run_id[:12]})"
+    assert done.stderr == f"no step wrote anything, in 2 attempts {look}\n"
     scene.end("test", b"x")
     done = scene.shell("logs", scene.run_id, "build")
     assert done.returncode == 0 and not done.stdout

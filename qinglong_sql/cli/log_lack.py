@@ -13,8 +13,12 @@ def named(attempt: Row) -> str:
     return f"{attempt['step_key']}, attempt {attempt['number']}"
 
 
-def nothing_written(attempt: Row, more: str) -> str:
-    """For an attempt with an empty log; `more` is put behind the shown command."""
+def nothing_written(attempts: Sequence[Row], more: str) -> str:
+    """For attempts with empty logs only; `more` is put behind the shown command."""
+    attempt = attempts[0]
+    if len(attempts) > 1:
+        look = f"qinglong-sql show {short(attempt['run_id'])}{more}"
+        return f"no step wrote anything, in {len(attempts)} attempts (look: {look})"
     if attempt["finished_at_ms"] is None:
         return f"{attempt['step_key']} has written nothing yet; it is {attempt['status']}"
     look = f"qinglong-sql show {short(attempt['run_id'])}{more}"

@@ -96,8 +96,8 @@ def logs(
         print_json(told if whole else told[0])
     else:
         print_logs(there, show, keep, whole)
-        for one in empty if not whole or len(empty) == len(there) else ():
-            complain(nothing_written(one, same_dsn(dsn)))
+        if empty and len(empty) == len(there):
+            complain(nothing_written(empty, same_dsn(dsn)))
     if lacking:
         complain(not_here(lacking, len(there)))
 
