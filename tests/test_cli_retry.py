@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from qinglong_sql.canonical import derived_id
+from qinglong_sql.store import Store
+from tests import acting
 from tests.engines import Engine
 from tests.shell import Shell
 from tests.site import kill_all_of
+from tests.stores import FakeClock
 
 PACKAGE = """\
 package: jobs
@@ -179,3 +183,31 @@ def test_what_cannot_be_retried_says_why(shell: Shell) -> None:
     assert "is still running after 1s; it goes on" in done.stderr
     words = shell("start", "jobs", "--key", "other").stderr
     assert words.startswith("refused: key 'other' was used before for a retry: run ru")
+
+
+def test_a_purged_run_is_still_retried_once(
+    store: Store, engine: Engine, clock: FakeClock, tmp_path: Path
+) -> None:
+    old = acting.begun(store, {"a": [], "b": ["a"]})
+    acting.finish(store, old, a=1)
+    acting.advance(store, old)
+    shell = Shell(tmp_path, engine.dsn)
+    assert shell("retry", old).returncode == 0
+    new = derived_id("ru", "retry", old)
+    clock.advance(10)
+    gone = store.call("purge_runs", p_before_ms=1 << 62, p_limit=9)
+    assert [row["run_id"] for row in gone] == [old]
+    before = acting.everything(engine)
+    first = f"run {new} retries {old} already (that run is purged): running; generation 1, 0 of 2"
+    for word in (old, old[2:]):
+        done = shell("retry", word)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(first) and "to drive it: " in done.stdout
+    row = json.loads(shell("retry", old, "--json").stdout)
+    assert (row["run_id"], row["outcome"], row["retry_of_run_id"]) == (new, "existing", old)
+    shell.write("p.yaml", PACKAGE)
+    assert "p.yaml is not published" in shell("retry", old, "--file", "p.yaml").stderr
+    assert shell("retry", old, "--wait", "--timeout", "1ms").returncode == 6
+    assert acting.everything(engine) == before
+    for words in ((old, "--key", "k"), (old[:-1],), (new.replace("ru", "", 1)[::-1],)):
+        assert "no run begins with" in shell("retry", *words).stderr

@@ -1,5 +1,6 @@
 """`retry`: a run that takes over what succeeded in one that did not."""
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from qinglong_sql.cli.options import (
 )
 from qinglong_sql.cli.package import publish_package
 from qinglong_sql.cli.reread import the_run
+from qinglong_sql.cli.runs import retry_of
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import Row, complain, print_json, say, table
 from qinglong_sql.package import load_package
@@ -78,6 +80,15 @@ def retry(
     package = None if file is None else load_package(file)
     published = None
     with opened(dsn) as store:
+        again = None if key is not None else retry_of_purged(store, run)
+        if again is not None:
+            if file is not None:
+                complain(f"{file} is not published: that run was retried already, and is purged")
+            if wait:
+                complain(headline(store, None, again))
+                wait_and_leave(store, again["run_id"], dsn=dsn, timeout_ms=timeout, as_json=as_json)
+            tell_again(store, again, dsn, as_json)
+            return
         old = resolve_run(store, run)
         check_ended(old, same_dsn(dsn))
         if preview:
@@ -113,6 +124,29 @@ def retry(
         say(next_words(new, dsn, file))
 
 
+def retry_of_purged(store: Store, text: str) -> Row | None:
+    """What `start_retry` answers for the whole id of a run that is gone and has a retry, or None.
+
+    A retry with a key of its own is not found by the run's id.
+    """
+    run_id = f"ru{text.removeprefix('ru')}"
+    if not re.fullmatch(r"ru[0-9a-f]{24}", run_id) or store.read("run_state", run_id=run_id):
+        return None
+    if retry_of(store, run_id) is None:
+        return None
+    row = store.call("start_retry", p_run_id=run_id, p_run_key=None)[0]
+    return {**row, "retry_of_run_id": run_id}
+
+
+def tell_again(store: Store, row: Row, dsn: str, as_json: bool) -> None:
+    """What `start_retry` answered for a run that is purged."""
+    if as_json:
+        print_json({**row, "steps": []})
+        return
+    say(headline(store, None, row))
+    say(next_words(the_run(store, row["run_id"]), dsn, None))
+
+
 def check_ended(old: Row, more: str) -> None:
     """Raise Refused, as the step itself would, for a run that cannot be retried (now)."""
     if old["status"] == "running":
@@ -131,13 +165,15 @@ def start_retry(store: Store, old: Row, key: str | None) -> Row:
     return row
 
 
-def headline(store: Store, old: Row, row: Row) -> str:
-    """What became of the command, in one line."""
+def headline(store: Store, old: Row | None, row: Row) -> str:
+    """What became of the command, in one line; without the old run, which is then purged."""
+    old_id = row["retry_of_run_id"] if old is None else old["run_id"]
     count = len(store.read("step_state", run_id=row["run_id"]))
     words = f"generation {row['generation']}, {row['taken_over_count']} of {count} steps taken over"
     if row["outcome"] == "existing":
-        return f"run {row['run_id']} retries {old['run_id']} already: {row['status']}; {words}"
-    return f"run {row['run_id']} retries {old['run_id']}: {words}"
+        gone = " (that run is purged)" * (old is None)
+        return f"run {row['run_id']} retries {old_id} already{gone}: {row['status']}; {words}"
+    return f"run {row['run_id']} retries {old_id}: {words}"
 
 
 def keeps(new: Row, published: int, more: str) -> str:
