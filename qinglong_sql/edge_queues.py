@@ -1,13 +1,13 @@
 """Which queues an edge serves: those with work that waits, of its packages, and of late.
 
-A worker has at most MAX_QUEUES of them. When work waits in more, the ones
+A worker has at most WORKER_QUEUES of them. When work waits in more, the ones
 that have waited longest are served, so that all of them get their turn.
 """
 
 from collections.abc import Callable, Iterable
 
 from qinglong_sql.edge_log import Log
-from qinglong_sql.intake import MAX_QUEUES
+from qinglong_sql.limits import WORKER_QUEUES
 from qinglong_sql.store import Store
 
 LINGER_MS = 10 * 60 * 1000  # for so long a queue of nobody's is served after its last work
@@ -39,19 +39,19 @@ class Queues:
         unused = sorted(late, key=lambda name: (-late[name], name))
         self._used_ms = {name: late[name] for name in unused[:MAX_COUNTED]}
         wanted = dict.fromkeys([*waiting, ALWAYS, *sorted(known), *unused])
-        self.served = list(wanted)[:MAX_QUEUES]
+        self.served = list(wanted)[:WORKER_QUEUES]
         self._tell(len(waiting))
         return self.served
 
     def _tell(self, count: int) -> None:
         """Say once that queues take turns, and once that they need not any more."""
-        before, self.waiting = self.waiting, count if count > MAX_QUEUES else None
+        before, self.waiting = self.waiting, count if count > WORKER_QUEUES else None
         if self.waiting and not before:
             more = "+" * (count == MAX_COUNTED)
             self._log.say(
                 "note",
-                f"work waits in {count}{more} queues: {MAX_QUEUES} at a time are served, those that"
-                " have waited longest first",
+                f"work waits in {count}{more} queues: {WORKER_QUEUES} at a time are served,"
+                " those that have waited longest first",
                 queues=count,
             )
         elif before and not self.waiting:

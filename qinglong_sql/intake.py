@@ -12,14 +12,13 @@ from qinglong_sql.canonical import canonical
 from qinglong_sql.errors import Fenced
 from qinglong_sql.execution import ForkServer, LaunchFailed, greet, prepare, start_forkserver
 from qinglong_sql.holding import Held, Offer, held_of_lease, load_offers, new_offer, save_offers
-from qinglong_sql.limits import LEASE_MARGIN_MIN_MS
+from qinglong_sql.limits import LEASE_MARGIN_MIN_MS, WORKER_QUEUES
 from qinglong_sql.store import Call, Row, Store
 from qinglong_sql.workplace import End, spec_of, write_input
 
 # How long after a lease's end recovery waits: at least the launcher's margin.
 GRACE_MS = 2 * LEASE_MARGIN_MIN_MS
 BACK_OFF_MS = 1_000
-MAX_QUEUES = 128  # of a worker: sql/sqlite/dispatch.sql
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -80,7 +79,7 @@ class Intake:
         One whose last answer was lost is asked once more: somebody may wait for what it leased.
         """
         unsure = [queue for queue in sorted(self._unsure) if queue not in queues]
-        wanted = [*unsure, *queues][: max(len(queues), MAX_QUEUES)]
+        wanted = [*unsure, *queues][: max(len(queues), WORKER_QUEUES)]
         if sorted(wanted) != sorted(self._queues):
             self._queues = wanted
             self._session_id = ""

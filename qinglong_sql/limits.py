@@ -49,6 +49,7 @@ PAGE_SIZE: Final = 32
 PAGES: Final = 4
 ADMISSIONS_PER_CALL: Final = 512
 WORKER_BATCH: Final = 128
+WORKER_QUEUES: Final = 128
 
 # Leases: renewed at a third
 LEASE_MS: Final = 30_000

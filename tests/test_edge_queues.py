@@ -1,6 +1,7 @@
 """Which queues an edge serves when there are more than a worker may have."""
 
 import io
+import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from qinglong_sql import edge_queues
+from qinglong_sql.cli import reasons
 from qinglong_sql.cli.reasons import Screen
 from qinglong_sql.cli.standing import served_by
 from qinglong_sql.cli.status import edge_words
@@ -19,7 +21,8 @@ from qinglong_sql.edge_log import Log
 from qinglong_sql.edge_packages import publisher
 from qinglong_sql.edge_queues import LINGER_MS, Queues
 from qinglong_sql.edge_setting import SETTINGS
-from qinglong_sql.intake import MAX_QUEUES, Intake
+from qinglong_sql.intake import Intake
+from qinglong_sql.limits import WORKER_QUEUES
 from qinglong_sql.package import parse_package
 from qinglong_sql.store.sqlite import open_sqlite
 
@@ -52,10 +55,10 @@ def desk() -> Desk:
 
 def test_work_that_waits_comes_before_names_that_only_stand_somewhere(desk: Desk) -> None:
     known = [f"a{number:03}" for number in range(MANY)]
-    assert len(desk.queues.look(known)) == MAX_QUEUES
+    assert len(desk.queues.look(known)) == WORKER_QUEUES
     desk.waiting = ["z", "y"]
     served = desk.queues.look(known)
-    assert served[:4] == ["z", "y", "default", "a000"] and len(served) == MAX_QUEUES
+    assert served[:4] == ["z", "y", "default", "a000"] and len(served) == WORKER_QUEUES
     assert not desk.queues.waiting and desk.said() == []
 
 
@@ -72,13 +75,13 @@ def test_what_nobody_uses_any_more_is_dropped(desk: Desk) -> None:
 def test_when_too_many_wait_they_take_turns_and_it_is_told_once(desk: Desk) -> None:
     desk.waiting = [f"q{number:03}" for number in range(MANY)]
     seen: set[str] = set()
-    for _ in range(MANY // MAX_QUEUES + 1):
+    for _ in range(MANY // WORKER_QUEUES + 1):
         served = desk.queues.look(())
-        assert len(served) == MAX_QUEUES
+        assert len(served) == WORKER_QUEUES
         seen |= set(served)
-        desk.waiting = [*desk.waiting[MAX_QUEUES:], *desk.waiting[:MAX_QUEUES]]
+        desk.waiting = [*desk.waiting[WORKER_QUEUES:], *desk.waiting[:WORKER_QUEUES]]
     assert seen == set(desk.waiting) and desk.queues.waiting == MANY
-    del desk.waiting[MAX_QUEUES:]
+    del desk.waiting[WORKER_QUEUES:]
     desk.queues.look(())
     assert not desk.queues.waiting
     assert desk.said() == [
@@ -114,6 +117,21 @@ def test_a_queue_whose_answer_was_lost_is_asked_once_more(tmp_path: Path) -> Non
     assert intake._queues == ["b"] and set(intake._pool) == {"b"}
 
 
+def test_explain_knows_that_all_of_them_get_their_turn() -> None:
+    full = json.dumps([f"q{number}" for number in range(WORKER_QUEUES)])
+
+    class Reading:
+        queues = full
+
+        def read(self, view: str, **asked: Any) -> list[dict[str, Any]]:
+            return [{"queues": self.queues}] if view == "worker_state" else [{"queue": "later"}]
+
+    store: Any = Reading()
+    assert "later" in reasons.served(store)
+    store.queues = '["a"]'
+    assert reasons.served(store) == {"a"}
+
+
 @pytest.fixture
 def served(tmp_path: Path, sqlite_dsn: str) -> Iterator[Edge]:
     path = Path(sqlite_dsn.removeprefix("sqlite:///"))
@@ -132,7 +150,7 @@ def test_work_in_a_queue_beyond_the_last_is_done(
     served: Edge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker of four queues does what waits in ten, and status calls none of it stuck."""
-    monkeypatch.setattr(edge_queues, "MAX_QUEUES", 4)
+    monkeypatch.setattr(edge_queues, "WORKER_QUEUES", 4)
     served.setting = replace(served.setting, idle_ms=50)
     store, names = served._store, [f"q{number}" for number in range(10)]
     steps = ", ".join(f"{name}: {{run: 'true', queue: {name}}}" for name in names)

@@ -94,6 +94,7 @@ NUMBERS: list[tuple[tuple[int, ...], str, str]] = [
     ((limits.ADMISSIONS_PER_CALL,), "sql/README.md", r"(\d+) admissions a call"),
     ((limits.WORKER_BATCH,), f"{BOTH}/authority.sql", r"array_length\(.*> (\d+)"),
     ((limits.WORKER_BATCH,), "sql/sqlite/dispatch.sql", r"array_length\(:p_offers\) > (\d+)"),
+    ((limits.WORKER_QUEUES,), "sql/sqlite/dispatch.sql", r"p_queues\) not between 1 and (\d+)"),
     ((limits.WORKER_BATCH,), "sql/README.md", r"worker batches of (\d+)"),
     ((limits.LEASE_MIN_MS, limits.LEASE_MAX_MS), f"{BOTH}/dispatch.sql",
      r"p_lease_ms not between (\d+) and (\d+)"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from qinglong_sql.cli.steps import CODES
 from qinglong_sql.cli.words import Row, age, moment, now_ms
+from qinglong_sql.limits import WORKER_QUEUES
 from qinglong_sql.store import Store
 
 GRACE_MS = (
@@ -77,7 +78,11 @@ def waits(store: Store, run_id: str) -> list[Row]:
 def served(store: Store) -> set[str]:
     """Queues of the workers that are registered; one that was killed may be among them."""
     rows = store.read("worker_state", limit=SESSIONS, status="online")
-    return {queue for row in rows for queue in json.loads(row["queues"])}
+    served = [json.loads(row["queues"]) for row in rows]
+    found = {queue for queues in served for queue in queues}
+    if any(len(queues) >= WORKER_QUEUES for queues in served):  # an edge: all that wait take turns
+        found |= {row["queue"] for row in store.read("queue_state", limit=SESSIONS)}
+    return found
 
 
 def short(id_: str) -> str:
