@@ -65,8 +65,9 @@ def _logs(done: Purged, runs: int, folders: Iterable[Path]) -> Purged:
     logs, log_bytes = done.logs, done.log_bytes
     for folder in folders:
         size = _size(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        if size is not None and not folder.exists():
+        left: list[object] = []
+        shutil.rmtree(folder, onerror=lambda _, path, __: left.append(path))  # noqa: B023
+        if size is not None and folder not in left:  # else it stays, or another purge had it
             log_bytes += size
             logs += 1
     return Purged(done.runs + runs, logs, log_bytes)
