@@ -172,6 +172,11 @@ def name_shown(key: str) -> str:
     return key if name and name[0] == key else f"{name[0] if name else ''}..."
 
 
+def file_shown(key: str) -> str:
+    """The same inside of a variable, where only `file` has a place and all else may be a value."""
+    return key if key == "file" else CUT
+
+
 def columns(text: str) -> int:
     """How many columns of a terminal a text takes."""
     return sum(_width(c) for c in text)

@@ -15,7 +15,7 @@ from qinglong_sql.limits import (
 )
 from qinglong_sql.package_fault import Faults, Placed, path, shown
 from qinglong_sql.package_node import START, List, Map, Node, Text
-from qinglong_sql.package_source import name_shown
+from qinglong_sql.package_source import file_shown, name_shown
 
 Model = dict[str, Any]
 EXECUTION_FIELDS = ("run", "env", "cwd", "timeout", "retry", "idempotent", "on_lost", "queue")
@@ -109,7 +109,7 @@ def _env(node: Node, where: str, faults: Faults) -> Model:
     No message says a value, nor what stands in the place of one: it may be a password.
     """
     env: Model = {}
-    for key, item in value.pairs(node, where, faults, secret=True):
+    for key, item in value.pairs(node, where, faults, secret=name_shown):
         name = name_shown(key.text)
         inner = path(where, name)
         if not ENV_NAME.fullmatch(key.text):
@@ -130,7 +130,7 @@ def _env(node: Node, where: str, faults: Faults) -> Model:
 
 def _file(node: Map, where: str, at: Placed, faults: Faults) -> Model:
     found: value.Fields = {}
-    for key, item in value.pairs(node, where, faults, secret=True):
+    for key, item in value.pairs(node, where, faults, secret=file_shown):
         if key.text != "file":
             message = "only `file` is known here"
             faults.add("unknown_field", where, key, message, "write {file: path}")

@@ -14,7 +14,7 @@ from qinglong_sql.limits import ARGUMENT_BYTES, KEY_CHARS, KEY_PATTERN, NAME_CHA
 from qinglong_sql.package_fault import Faults, Placed, path, shown
 from qinglong_sql.package_hint import for_list
 from qinglong_sql.package_node import List, Map, Node, Text, hide
-from qinglong_sql.package_source import ENV_KEY, name_shown
+from qinglong_sql.package_source import ENV_KEY
 
 T = TypeVar("T")
 Fields = dict[str, tuple[Text, Node]]
@@ -32,12 +32,15 @@ OTHER_WORDS = {
 }  # fmt: skip
 
 
+Name = Callable[[str], str]
+
+
 def pairs(
-    node: Node, where: str, faults: Faults, secret: bool = False, hint: str = ""
+    node: Node, where: str, faults: Faults, secret: Name | None = None, hint: str = ""
 ) -> Iterator[tuple[Text, Node]]:
     """The pairs of a mapping, duplicates included but told; nothing written counts as empty.
 
-    What a place for a mapping holds instead is not shown; `secret` keys are told as names alone.
+    What a place for a mapping holds instead is not shown; `secret` is what may be shown of a key.
     """
     if isinstance(node, Text) and node.absent:
         return
@@ -54,7 +57,7 @@ def pairs(
             faults.add("bad_key", where, key, f"a key must be text, not {_kind(key)}")
             continue
         if first := seen.get(key.text):
-            name = name_shown(key.text) if secret else key.text
+            name = secret(key.text) if secret else key.text
             message = f"{shown(name)} is already there on line {first.line}"
             faults.add("duplicate_key", path(where, name), key, message)
         seen.setdefault(key.text, key)

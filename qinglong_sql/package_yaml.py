@@ -24,7 +24,7 @@ from qinglong_sql.package_node import (
     texts_of,
     write_merges_out,
 )
-from qinglong_sql.package_source import ENV_KEY, Hidden, name_shown
+from qinglong_sql.package_source import ENV_KEY, Hidden, file_shown, name_shown
 from qinglong_sql.package_syntax import explained, quoted_sign
 
 OTHER_ENCODINGS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
@@ -108,6 +108,7 @@ class _Reader:
     size: int = 0
     opened: list[_Open] = field(default_factory=list)
     anchors: dict[str, _Anchor] = field(default_factory=dict)
+    env_anchors: set[str] = field(default_factory=set)  # their names are not suggested
 
     def take(self, event: yaml.Event) -> None:
         at = Place(event.start_mark.line + 1, event.start_mark.column + 1)
@@ -127,6 +128,7 @@ class _Reader:
                 if event.anchor:
                     self.anchors[event.anchor] = _Anchor(scalar, 1, at.line)
                 self._hide(scalar)
+                self._hide_anchor(event, at)
                 self._place(scalar)
             case yaml.SequenceStartEvent() | yaml.MappingStartEvent():
                 self._open(event, at)
@@ -173,6 +175,15 @@ class _Reader:
             if text.span and not ((name or is_key) and (shown_key or text.text == MERGE_KEY)):
                 self.faults.hidden.append(text.span)
 
+    def _hide_anchor(self, event: yaml.NodeEvent, at: Place) -> None:
+        """What stands behind & inside of an environment may be a value that was not quoted."""
+        if event.anchor and self.opened and self.opened[-1].env:
+            self.env_anchors.add(event.anchor)
+            end = Place(at.line, at.column + 1 + len(event.anchor))
+            if event.tag is not None:
+                end = Place(event.end_mark.line + 1, event.end_mark.column + 1)
+            self.faults.hidden.append(Hidden(at.line, at.column, end.line, end.column))
+
     def _is_path(self) -> bool:
         """Whether a path comes next, as in `env: {NAME: {file: path}}`: no secret."""
         key = self.opened[-1].key
@@ -185,6 +196,7 @@ class _Reader:
 
     def _open(self, event: yaml.SequenceStartEvent | yaml.MappingStartEvent, at: Place) -> None:
         self._refuse_tag(event, at)
+        self._hide_anchor(event, at)
         if len(self.opened) == YAML_DEPTH:
             _refuse(self.faults, "too_large", at, f"nested deeper than {YAML_DEPTH} levels")
         kind = List if isinstance(event, yaml.SequenceStartEvent) else Map
@@ -233,7 +245,9 @@ class _Reader:
         if open_now is not None:
             message = f"{shown_name} stands inside of its own anchor, on line {open_now.node.line}"
             _refuse(self.faults, "syntax", at, message, "a thing cannot hold itself")
-        hint = "" if self.in_env() else self.faults.near(name, self.anchors)
+        hint = (
+            "" if self.in_env() else self.faults.near(name, self.anchors.keys() - self.env_anchors)
+        )
         hint = hint or quoted_sign("an alias")
         _refuse(self.faults, "syntax", at, f"{shown_name} has no anchor before it", hint)
 
@@ -245,12 +259,14 @@ class _Reader:
 
     def _where(self) -> str:
         """The path of keys to what comes next."""
-        where = ""
+        where, within = "", False
         for one in self.opened:
             if isinstance(one.node, List):
                 where += f"[{len(one.node.items)}]"
             elif isinstance(one.key, Text):
-                where = path(where, name_shown(one.key.text) if one.env else one.key.text)
+                name = file_shown if within else name_shown if one.env else str
+                where = path(where, name(one.key.text))
+            within = one.env
         return where
 
 
