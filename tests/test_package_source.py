@@ -45,7 +45,7 @@ SLIPS = {
     "an anchor of a mapping": "  a: {run: x, env: {T: &hunter2 {file: x, fil: y}}}\n",
     "an anchor and a tag": "  a: {run: x, env: {T: !x &hunter2 {file: x}}}\n",
     "an anchor that is meant": "  a: {run: *huntr2, env: {U: z}}\n  b: {env: {T: *hunter2}}\n",
-    "an anchor that is near": "  b: {run: x, env: {T: &hunter2 x}}\n  a: {run: *hunter3}\n",
+    "an anchor that is near": "  b: {env: {T: &hunter2 x}}\n  a: {run: *hunter3, env: {}}\n",
     "a default": "  a: {run: x}\ndefaults: {env: {T: hunter2}, timeout: 1}\n",
     "a default that is null": "  a: {run: x}\ndefaults: {env: {T: hunter2, U: null}}\n",
     "in a place for anchors": "  a: {run: x}\nx-e: &e\n  T: hunter2\n  U: @hunter2\n",
