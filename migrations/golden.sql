@@ -1003,6 +1003,7 @@ ALTER FUNCTION ql.effect_counts(p_run_ids text[], p_effects ql.effect[]) OWNER T
 CREATE FUNCTION ql.expand_commands(p_commands text, p_kind text) RETURNS ql.command[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     AS $_$
 declare
   v_list jsonb := ql.command_list(p_commands);
@@ -1978,20 +1979,23 @@ ALTER FUNCTION ql.now_ms() OWNER TO ql_migrator;
 CREATE FUNCTION ql.pick_attempts(p_queue text, p_run_id text, p_count bigint, OUT attempt_ids text[], OUT run_ids text[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_sort TO 'off'
+    SET enable_bitmapscan TO 'off'
     AS $$
-declare
-  v_found record;
 begin
-  attempt_ids := '{}';
-  run_ids := '{}';
-  for v_found in
+  select
+    coalesce(array_agg(w.attempt_id), '{}'),
+    coalesce(array_agg(w.run_id), '{}')
+  into attempt_ids, run_ids
+  from (
     select
       f.attempt_id,
       f.run_id
     from (
-      -- two branches, of which one runs: each has an index of its own
+      -- two branches, of which one runs: each has an index of its own. They are not sorted again,
+      -- so that no more is read, and locked, than fills the batch
       (
-        select a.attempt_id, a.run_id, a.offer_at_ms
+        select a.attempt_id, a.run_id
         from ql.task_attempt as a
         where p_run_id is null
           and a.queue = p_queue
@@ -2004,7 +2008,7 @@ begin
       )
       union all
       (
-        select a.attempt_id, a.run_id, a.offer_at_ms
+        select a.attempt_id, a.run_id
         from ql.task_attempt as a
         where a.run_id = p_run_id
           and a.queue = p_queue
@@ -2012,17 +2016,13 @@ begin
           and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
             is distinct from 'leased'
           and (select r.cancel_requested_at_ms from ql.run as r where r.run_id = a.run_id) is null
+        order by a.offer_at_ms, a.attempt_id
+        limit 4 * p_count
       )
     ) as f
-    order by f.offer_at_ms, f.attempt_id
-    limit 4 * p_count
-  loop
-    exit when cardinality(attempt_ids) >= p_count;
-    if pg_try_advisory_xact_lock(ql.attempt_key(v_found.attempt_id)) then
-      attempt_ids := attempt_ids || v_found.attempt_id;
-      run_ids := run_ids || v_found.run_id;
-    end if;
-  end loop;
+    where pg_try_advisory_xact_lock(ql.attempt_key(f.attempt_id))
+    limit p_count
+  ) as w;
 end;
 $$;
 
@@ -2422,6 +2422,7 @@ ALTER FUNCTION ql.wait_run(p_run_id text) OWNER TO ql_migrator;
 CREATE FUNCTION ql.write_events(p_effects ql.effect[], p_versions bigint[], p_at_ms bigint) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 begin
   insert into ql.run_event (
@@ -3018,6 +3019,7 @@ CREATE FUNCTION ql_scheduler.admit_tasks(p_run_id text) RETURNS TABLE(run_id tex
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3048,6 +3050,7 @@ CREATE FUNCTION ql_scheduler.advance_frontier(p_run_id text) RETURNS TABLE(run_i
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3242,6 +3245,7 @@ CREATE FUNCTION ql_scheduler.frontier_page(p_after_due_at_ms bigint, p_after_run
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3584,6 +3588,7 @@ CREATE FUNCTION ql_scheduler.task_admission_page(p_after_due_at_ms bigint, p_aft
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3770,6 +3775,7 @@ CREATE FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '100ms'
     AS $$
 declare
@@ -3808,7 +3814,7 @@ begin
     select coalesce(array_agg(row(e.*)::ql.effect), '{}')
     into v_effects
     from (
-      select distinct m.run_id from ql.attempt_offer as m where m.offer_id = any(v_made)
+      select distinct p.run_id from unnest(v_picked.run_ids) as p (run_id)
     ) as i
     cross join lateral (
       select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
@@ -3998,6 +4004,7 @@ CREATE FUNCTION ql_worker.report_attempts(p_commands text) RETURNS TABLE(attempt
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '100ms'
     AS $$
 declare
@@ -4051,6 +4058,7 @@ CREATE FUNCTION ql_worker.running_attempts(p_commands text) RETURNS TABLE(attemp
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '100ms'
     AS $$
 declare
@@ -4097,6 +4105,7 @@ CREATE FUNCTION ql_worker.start_attempts(p_commands text) RETURNS TABLE(attempt_
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '100ms'
     AS $$
 declare
@@ -4612,15 +4621,9 @@ CREATE VIEW ql.live_attempt AS
     a.version,
     a.epoch,
     a.deadline_at_ms,
-    ( SELECT l.status
-           FROM ql.attempt_lease l
-          WHERE (l.attempt_id = a.attempt_id)) AS lease_status,
-    ( SELECT l.version
-           FROM ql.attempt_lease l
-          WHERE (l.attempt_id = a.attempt_id)) AS lease_version,
-    ( SELECT l.fence
-           FROM ql.attempt_lease l
-          WHERE (l.attempt_id = a.attempt_id)) AS fence,
+    l.status AS lease_status,
+    l.version AS lease_version,
+    l.fence,
     ( SELECT r.cancel_reason
            FROM ql.run r
           WHERE (r.run_id = a.run_id)) AS cancel_reason,
@@ -4650,9 +4653,10 @@ CREATE VIEW ql.live_attempt AS
                                 ELSE '-1'::integer
                             END))::integer)
                         END AS delay_ms) d) AS delay_ms
-   FROM ((ql.task_attempt a
+   FROM (((ql.task_attempt a
      JOIN ql.step_run s ON (((s.run_id = a.run_id) AND (s.step_key = a.step_key))))
-     JOIN ql.task_revision t ON ((t.task_id = a.task_id)))
+     LEFT JOIN ql.attempt_lease l ON ((l.attempt_id = a.attempt_id)))
+     LEFT JOIN ql.task_revision t ON ((t.task_id = a.task_id)))
   WHERE (a.status = ANY (ARRAY['claimed'::text, 'starting'::text, 'running'::text]));
 
 ALTER VIEW ql.live_attempt OWNER TO ql_migrator;
@@ -5358,9 +5362,7 @@ CREATE VIEW ql.dispatch_effect AS
                     WHEN (b.entity = 'attempt'::text) THEN w.version
                     WHEN (b.entity = 'step'::text) THEN w.step_version
                     WHEN (w.lease_status IS NULL) THEN (0)::bigint
-                    ELSE ( SELECT l.version
-                       FROM ql.attempt_lease l
-                      WHERE (l.attempt_id = w.attempt_id))
+                    ELSE w.lease_version
                 END AS expected_version,
                 CASE w.turn
                     WHEN 'released'::text THEN 'start_refused'::text
@@ -5385,6 +5387,7 @@ CREATE VIEW ql.dispatch_effect AS
                     f.version,
                     f.step_version,
                     f.lease_status,
+                    f.lease_version,
                     f.epoch_stands,
                         CASE
                             WHEN ((f.lease_status IS NULL) OR (f.lease_status = 'released'::text)) THEN
@@ -5409,6 +5412,7 @@ CREATE VIEW ql.dispatch_effect AS
                             v.version,
                             v.step_version,
                             v.lease_status,
+                            v.lease_version,
                             v.fence,
                             v.cancel_reason,
                                 CASE

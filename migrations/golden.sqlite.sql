@@ -887,9 +887,9 @@ select
   a.version,
   a.epoch,
   a.deadline_at_ms,
-  (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_status,
-  (select l.version from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_version,
-  (select l.fence from attempt_lease as l where l.attempt_id = a.attempt_id) as fence,
+  l.status as lease_status,
+  l.version as lease_version,
+  l.fence,
   (select r.cancel_reason from run as r where r.run_id = a.run_id) as cancel_reason,
   s.status as step_status,
   s.version as step_version,
@@ -916,7 +916,8 @@ select
   ) as delay_ms
 from task_attempt as a
 join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
-join task_revision as t on t.task_id = a.task_id
+left join attempt_lease as l on l.attempt_id = a.attempt_id
+left join task_revision as t on t.task_id = a.task_id
 where a.status in ('claimed', 'starting', 'running');
 
 CREATE VIEW takeover_node as
@@ -1342,7 +1343,7 @@ from (
       when b.entity = 'attempt' then w.version
       when b.entity = 'step' then w.step_version
       when w.lease_status is null then 0
-      else (select l.version from attempt_lease as l where l.attempt_id = w.attempt_id)
+      else w.lease_version
     end as expected_version,
     case w.turn when 'released' then 'start_refused' end as result_code,
     b.event_type,
@@ -1369,6 +1370,7 @@ from (
       f.version,
       f.step_version,
       f.lease_status,
+      f.lease_version,
       f.epoch_stands,
       case
         when f.lease_status is null or f.lease_status = 'released'
@@ -1389,6 +1391,7 @@ from (
         v.version,
         v.step_version,
         v.lease_status,
+        v.lease_version,
         v.fence,
         v.cancel_reason,
         case when v.step_status = 'ready' and v.step_version = v.epoch then 1 else 0 end

@@ -755,7 +755,7 @@ create table ql.run_fault (
 
 set local search_path = ql, pg_catalog, pg_temp;
 
--- from sql/decision/state.sql sha256 405be3514bf057e0c3b9c3852976f4ed4feb775e2f35b6237e9b80aaf9f0ff6d
+-- from sql/decision/state.sql sha256 fae8436ca80becdfcd2ba2f88ccd6d0cf5e6a6000499ae66d2f585fe4c808649
 -- STATE — the machines of DESIGN §5 and DOMAIN §3 as relations, and the admissions as views.
 -- Every decision below reads facts of one run; callers filter by run_id and by nothing else.
 
@@ -865,7 +865,8 @@ select
 from run_event as e
 where e.entity = 'step';
 
--- An attempt that may still act, with all that decides about it; no row for ended ones.
+-- An attempt that may still act, with all that decides about it; no row for ended ones. It may have
+-- no lease yet. It always has a revision; by `left join` only who names its columns reads it.
 -- `started_count` counts this one as past the start barrier. The back-off doubles from `backoff` to
 -- `max_backoff`; the jitter is a digest that admission stored, up to an eighth more (DESIGN §5).
 create view live_attempt as
@@ -877,9 +878,9 @@ select
   a.version,
   a.epoch,
   a.deadline_at_ms,
-  (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_status,
-  (select l.version from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_version,
-  (select l.fence from attempt_lease as l where l.attempt_id = a.attempt_id) as fence,
+  l.status as lease_status,
+  l.version as lease_version,
+  l.fence,
   (select r.cancel_reason from run as r where r.run_id = a.run_id) as cancel_reason,
   s.status as step_status,
   s.version as step_version,
@@ -906,7 +907,8 @@ select
   ) as delay_ms
 from task_attempt as a
 join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
-join task_revision as t on t.task_id = a.task_id
+left join attempt_lease as l on l.attempt_id = a.attempt_id
+left join task_revision as t on t.task_id = a.task_id
 where a.status in ('claimed', 'starting', 'running');
 
 -- from sql/decision/admission.sql sha256 332c2f124e7f7d61175f3d45d50d67730b937ce4939a1416a7e4db1898437ebb
@@ -1330,7 +1332,7 @@ from (
     ) = 'running'
 ) as e;
 
--- from sql/decision/dispatch.sql sha256 72bc8af580793a54e3f62bad050e68a2ddac73c6ee118d4e61715715ab23d327
+-- from sql/decision/dispatch.sql sha256 b6fb97683606c501748b85ef050954cdb5d1bfc9874c13b9fd34270d23993cb3
 -- DISPATCH — what an offer, a starting ACK and a running ACK do (DOMAIN §3.5, DESIGN §5).
 -- An offer takes the lease of a claimed attempt. The starting ACK is the start barrier; under an
 -- intent it is refused, and the lease goes back because nothing has started. The running ACK counts
@@ -1361,7 +1363,7 @@ from (
       when b.entity = 'attempt' then w.version
       when b.entity = 'step' then w.step_version
       when w.lease_status is null then 0
-      else (select l.version from attempt_lease as l where l.attempt_id = w.attempt_id)
+      else w.lease_version
     end as expected_version,
     case w.turn when 'released' then 'start_refused' end as result_code,
     b.event_type,
@@ -1388,6 +1390,7 @@ from (
       f.version,
       f.step_version,
       f.lease_status,
+      f.lease_version,
       f.epoch_stands,
       case
         when f.lease_status is null or f.lease_status = 'released'
@@ -1408,6 +1411,7 @@ from (
         v.version,
         v.step_version,
         v.lease_status,
+        v.lease_version,
         v.fence,
         v.cancel_reason,
         case when v.step_status = 'ready' and v.step_version = v.epoch then 1 else 0 end
@@ -2716,7 +2720,7 @@ group by a.queue;
 
 set local search_path = pg_catalog, pg_temp;
 
--- from sql/postgres/effect.sql sha256 7fd0d96bb177e3a7f170710e204f300d7d54f936efdb620e1b2654daa16f8682
+-- from sql/postgres/effect.sql sha256 2206132aedd6d33b6499c60017824c58da604f730183619e3e1771f65839f8cd
 -- EFFECT — the only code that moves a state (DESIGN §4). Effects come from a decision view, are
 -- read after every lock, and may span many runs; ordinals inside a run may have holes.
 --
@@ -2879,6 +2883,7 @@ returns void
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan  -- else planned at each call, and no better
 as $$
 begin
   insert into ql.run_event (
@@ -4612,7 +4617,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/frontier.sql sha256 e06afd34f5520fa207c310601a837f107e9c31bfe833219e0bfdedef8079cc6d
+-- from sql/postgres/frontier.sql sha256 61bae9fbdc378cdfa094b292f954a268e15bdb57968b9f9832d7de1a08e90612
 -- FRONTIER — open what can run, skip what never can, end the run (DOMAIN §3.3).
 -- A page of runs is one transaction: its decisions can be made again (DESIGN §6).
 
@@ -4665,6 +4670,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -4712,6 +4718,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -4729,7 +4736,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/task_admission.sql sha256 80b9175be05ae6f4ea2de4055be9ae1650c3cbcb177c8274ab3ede369b538379
+-- from sql/postgres/task_admission.sql sha256 b958626fe867bfa309bc1b6d3c85e393409c2c100df896a4a2975059368ba71f
 -- TASK ADMISSION — one attempt for each ready step and epoch (DOMAIN §3.4).
 -- A call admits at most 512; a run that was cut, and the runs after it, keep their row.
 
@@ -4801,6 +4808,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -4849,6 +4857,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -4866,7 +4875,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/authority.sql sha256 8a89e040a1c8b5ecf179e606449c16eb443f47d4bb0f8b4f3dc484ae9a39954e
+-- from sql/postgres/authority.sql sha256 c9dbcb140ef8298ee763c5bb9729911d4d09e56dfa43059f2c6aff6ea8e4ee55
 -- AUTHORITY — what all batches of workers share: expand, lock in order, keep what was said.
 -- The order is the one of DESIGN §6; start, running, report and attest go through it, and nothing
 -- else does.
@@ -4933,6 +4942,7 @@ returns ql.command[]
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan  -- else planned at each call, and no better
 as $$
 declare
   v_list jsonb := ql.command_list(p_commands);
@@ -5243,9 +5253,11 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch.sql sha256 1b826b01738ed30bec2e6dbe5903ab9e9f43ffc153af778077113e5c6aa15ff0
+-- from sql/postgres/dispatch.sql sha256 0a29822153f6e83af18b72ed1b05cdb3806ed5ffd0f3eaff9cdbfb05a5766ff4
 -- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
 -- What a holder of a lease may do with it is in dispatch_start.sql.
+-- What runs for each step of a workflow has `plan_cache_mode = force_generic_plan`: decisions are
+-- read run by run, so one plan fits any batch, and planning at each call cost more than it all.
 
 -- STEP     register_worker — a worker's new session takes over from its older one
 -- LOCKS    apart: worker_session
@@ -5432,20 +5444,23 @@ create or replace function ql.pick_attempts (
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
+set enable_sort = off  -- a queue is read in the order of its index, no further than needed
+set enable_bitmapscan = off
 as $$
-declare
-  v_found record;
 begin
-  attempt_ids := '{}';
-  run_ids := '{}';
-  for v_found in
+  select
+    coalesce(array_agg(w.attempt_id), '{}'),
+    coalesce(array_agg(w.run_id), '{}')
+  into attempt_ids, run_ids
+  from (
     select
       f.attempt_id,
       f.run_id
     from (
-      -- two branches, of which one runs: each has an index of its own
+      -- two branches, of which one runs: each has an index of its own. They are not sorted again,
+      -- so that no more is read, and locked, than fills the batch
       (
-        select a.attempt_id, a.run_id, a.offer_at_ms
+        select a.attempt_id, a.run_id
         from ql.task_attempt as a
         where p_run_id is null
           and a.queue = p_queue
@@ -5458,7 +5473,7 @@ begin
       )
       union all
       (
-        select a.attempt_id, a.run_id, a.offer_at_ms
+        select a.attempt_id, a.run_id
         from ql.task_attempt as a
         where a.run_id = p_run_id
           and a.queue = p_queue
@@ -5466,17 +5481,13 @@ begin
           and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
             is distinct from 'leased'
           and (select r.cancel_requested_at_ms from ql.run as r where r.run_id = a.run_id) is null
+        order by a.offer_at_ms, a.attempt_id
+        limit 4 * p_count
       )
     ) as f
-    order by f.offer_at_ms, f.attempt_id
-    limit 4 * p_count
-  loop
-    exit when cardinality(attempt_ids) >= p_count;
-    if pg_try_advisory_xact_lock(ql.attempt_key(v_found.attempt_id)) then
-      attempt_ids := attempt_ids || v_found.attempt_id;
-      run_ids := run_ids || v_found.run_id;
-    end if;
-  end loop;
+    where pg_try_advisory_xact_lock(ql.attempt_key(f.attempt_id))
+    limit p_count
+  ) as w;
 end;
 $$;
 
@@ -5581,6 +5592,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '100ms'
 as $$
 declare
@@ -5619,7 +5631,7 @@ begin
     select coalesce(array_agg(row(e.*)::ql.effect), '{}')
     into v_effects
     from (
-      select distinct m.run_id from ql.attempt_offer as m where m.offer_id = any(v_made)
+      select distinct p.run_id from unnest(v_picked.run_ids) as p (run_id)
     ) as i
     cross join lateral (
       select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
@@ -5662,7 +5674,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch_start.sql sha256 1cc506edf02aa3ce93cf435a1a6f8cacd6c9501f0ea8f5d704df0670a8f48234
+-- from sql/postgres/dispatch_start.sql sha256 0f2363195ec208548e6d83bf30fb0770c681a5b3f90e2ec8401f153a7f6958cb
 -- DISPATCH, START — what the holder of a lease does with it: read the input, cross the start
 -- barrier, say that the execution runs, renew (DOMAIN §3.5, DESIGN §5, §6).
 
@@ -5733,6 +5745,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '100ms'
 as $$
 declare
@@ -5798,6 +5811,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '100ms'
 as $$
 declare
@@ -5911,7 +5925,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/completion.sql sha256 bc779788a9bab98e6ce3e6a90255ed6b19cb29c7a236d06060d28bf5604d1705
+-- from sql/postgres/completion.sql sha256 8a6ab985aa9e32b385d01c0def1d41fabdf2ba933e18c0c09751947b3ecc42b5
 -- COMPLETION — how executions ended, as workers say it (DOMAIN §3.5, DESIGN §9).
 -- The lease row is the authority: a report may come after its expiry while the fence stands.
 
@@ -5969,6 +5983,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '100ms'
 as $$
 declare

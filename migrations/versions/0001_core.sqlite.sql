@@ -795,7 +795,7 @@ begin
   select raise(abort, 'QL500 a lease goes only with its run');
 end;
 
--- from sql/decision/state.sql sha256 405be3514bf057e0c3b9c3852976f4ed4feb775e2f35b6237e9b80aaf9f0ff6d
+-- from sql/decision/state.sql sha256 fae8436ca80becdfcd2ba2f88ccd6d0cf5e6a6000499ae66d2f585fe4c808649
 -- STATE — the machines of DESIGN §5 and DOMAIN §3 as relations, and the admissions as views.
 -- Every decision below reads facts of one run; callers filter by run_id and by nothing else.
 
@@ -905,7 +905,8 @@ select
 from run_event as e
 where e.entity = 'step';
 
--- An attempt that may still act, with all that decides about it; no row for ended ones.
+-- An attempt that may still act, with all that decides about it; no row for ended ones. It may have
+-- no lease yet. It always has a revision; by `left join` only who names its columns reads it.
 -- `started_count` counts this one as past the start barrier. The back-off doubles from `backoff` to
 -- `max_backoff`; the jitter is a digest that admission stored, up to an eighth more (DESIGN §5).
 create view live_attempt as
@@ -917,9 +918,9 @@ select
   a.version,
   a.epoch,
   a.deadline_at_ms,
-  (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_status,
-  (select l.version from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_version,
-  (select l.fence from attempt_lease as l where l.attempt_id = a.attempt_id) as fence,
+  l.status as lease_status,
+  l.version as lease_version,
+  l.fence,
   (select r.cancel_reason from run as r where r.run_id = a.run_id) as cancel_reason,
   s.status as step_status,
   s.version as step_version,
@@ -946,7 +947,8 @@ select
   ) as delay_ms
 from task_attempt as a
 join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
-join task_revision as t on t.task_id = a.task_id
+left join attempt_lease as l on l.attempt_id = a.attempt_id
+left join task_revision as t on t.task_id = a.task_id
 where a.status in ('claimed', 'starting', 'running');
 
 -- from sql/decision/admission.sql sha256 332c2f124e7f7d61175f3d45d50d67730b937ce4939a1416a7e4db1898437ebb
@@ -1370,7 +1372,7 @@ from (
     ) = 'running'
 ) as e;
 
--- from sql/decision/dispatch.sql sha256 72bc8af580793a54e3f62bad050e68a2ddac73c6ee118d4e61715715ab23d327
+-- from sql/decision/dispatch.sql sha256 b6fb97683606c501748b85ef050954cdb5d1bfc9874c13b9fd34270d23993cb3
 -- DISPATCH — what an offer, a starting ACK and a running ACK do (DOMAIN §3.5, DESIGN §5).
 -- An offer takes the lease of a claimed attempt. The starting ACK is the start barrier; under an
 -- intent it is refused, and the lease goes back because nothing has started. The running ACK counts
@@ -1401,7 +1403,7 @@ from (
       when b.entity = 'attempt' then w.version
       when b.entity = 'step' then w.step_version
       when w.lease_status is null then 0
-      else (select l.version from attempt_lease as l where l.attempt_id = w.attempt_id)
+      else w.lease_version
     end as expected_version,
     case w.turn when 'released' then 'start_refused' end as result_code,
     b.event_type,
@@ -1428,6 +1430,7 @@ from (
       f.version,
       f.step_version,
       f.lease_status,
+      f.lease_version,
       f.epoch_stands,
       case
         when f.lease_status is null or f.lease_status = 'released'
@@ -1448,6 +1451,7 @@ from (
         v.version,
         v.step_version,
         v.lease_status,
+        v.lease_version,
         v.fence,
         v.cancel_reason,
         case when v.step_status = 'ready' and v.step_version = v.epoch then 1 else 0 end

@@ -28,7 +28,7 @@ from (
       when b.entity = 'attempt' then w.version
       when b.entity = 'step' then w.step_version
       when w.lease_status is null then 0
-      else (select l.version from attempt_lease as l where l.attempt_id = w.attempt_id)
+      else w.lease_version
     end as expected_version,
     case w.turn when 'released' then 'start_refused' end as result_code,
     b.event_type,
@@ -55,6 +55,7 @@ from (
       f.version,
       f.step_version,
       f.lease_status,
+      f.lease_version,
       f.epoch_stands,
       case
         when f.lease_status is null or f.lease_status = 'released'
@@ -75,6 +76,7 @@ from (
         v.version,
         v.step_version,
         v.lease_status,
+        v.lease_version,
         v.fence,
         v.cancel_reason,
         case when v.step_status = 'ready' and v.step_version = v.epoch then 1 else 0 end

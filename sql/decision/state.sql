@@ -107,7 +107,8 @@ select
 from run_event as e
 where e.entity = 'step';
 
--- An attempt that may still act, with all that decides about it; no row for ended ones.
+-- An attempt that may still act, with all that decides about it; no row for ended ones. It may have
+-- no lease yet. It always has a revision; by `left join` only who names its columns reads it.
 -- `started_count` counts this one as past the start barrier. The back-off doubles from `backoff` to
 -- `max_backoff`; the jitter is a digest that admission stored, up to an eighth more (DESIGN §5).
 create view live_attempt as
@@ -119,9 +120,9 @@ select
   a.version,
   a.epoch,
   a.deadline_at_ms,
-  (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_status,
-  (select l.version from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_version,
-  (select l.fence from attempt_lease as l where l.attempt_id = a.attempt_id) as fence,
+  l.status as lease_status,
+  l.version as lease_version,
+  l.fence,
   (select r.cancel_reason from run as r where r.run_id = a.run_id) as cancel_reason,
   s.status as step_status,
   s.version as step_version,
@@ -148,5 +149,6 @@ select
   ) as delay_ms
 from task_attempt as a
 join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
-join task_revision as t on t.task_id = a.task_id
+left join attempt_lease as l on l.attempt_id = a.attempt_id
+left join task_revision as t on t.task_id = a.task_id
 where a.status in ('claimed', 'starting', 'running');

@@ -64,6 +64,7 @@ returns ql.command[]
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan  -- else planned at each call, and no better
 as $$
 declare
   v_list jsonb := ql.command_list(p_commands);

@@ -1,5 +1,7 @@
 -- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
 -- What a holder of a lease may do with it is in dispatch_start.sql.
+-- What runs for each step of a workflow has `plan_cache_mode = force_generic_plan`: decisions are
+-- read run by run, so one plan fits any batch, and planning at each call cost more than it all.
 
 -- STEP     register_worker — a worker's new session takes over from its older one
 -- LOCKS    apart: worker_session
@@ -186,20 +188,23 @@ create or replace function ql.pick_attempts (
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
+set enable_sort = off  -- a queue is read in the order of its index, no further than needed
+set enable_bitmapscan = off
 as $$
-declare
-  v_found record;
 begin
-  attempt_ids := '{}';
-  run_ids := '{}';
-  for v_found in
+  select
+    coalesce(array_agg(w.attempt_id), '{}'),
+    coalesce(array_agg(w.run_id), '{}')
+  into attempt_ids, run_ids
+  from (
     select
       f.attempt_id,
       f.run_id
     from (
-      -- two branches, of which one runs: each has an index of its own
+      -- two branches, of which one runs: each has an index of its own. They are not sorted again,
+      -- so that no more is read, and locked, than fills the batch
       (
-        select a.attempt_id, a.run_id, a.offer_at_ms
+        select a.attempt_id, a.run_id
         from ql.task_attempt as a
         where p_run_id is null
           and a.queue = p_queue
@@ -212,7 +217,7 @@ begin
       )
       union all
       (
-        select a.attempt_id, a.run_id, a.offer_at_ms
+        select a.attempt_id, a.run_id
         from ql.task_attempt as a
         where a.run_id = p_run_id
           and a.queue = p_queue
@@ -220,17 +225,13 @@ begin
           and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
             is distinct from 'leased'
           and (select r.cancel_requested_at_ms from ql.run as r where r.run_id = a.run_id) is null
+        order by a.offer_at_ms, a.attempt_id
+        limit 4 * p_count
       )
     ) as f
-    order by f.offer_at_ms, f.attempt_id
-    limit 4 * p_count
-  loop
-    exit when cardinality(attempt_ids) >= p_count;
-    if pg_try_advisory_xact_lock(ql.attempt_key(v_found.attempt_id)) then
-      attempt_ids := attempt_ids || v_found.attempt_id;
-      run_ids := run_ids || v_found.run_id;
-    end if;
-  end loop;
+    where pg_try_advisory_xact_lock(ql.attempt_key(f.attempt_id))
+    limit p_count
+  ) as w;
 end;
 $$;
 
@@ -335,6 +336,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '100ms'
 as $$
 declare
@@ -373,7 +375,7 @@ begin
     select coalesce(array_agg(row(e.*)::ql.effect), '{}')
     into v_effects
     from (
-      select distinct m.run_id from ql.attempt_offer as m where m.offer_id = any(v_made)
+      select distinct p.run_id from unnest(v_picked.run_ids) as p (run_id)
     ) as i
     cross join lateral (
       select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0

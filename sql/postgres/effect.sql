@@ -160,6 +160,7 @@ returns void
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan  -- else planned at each call, and no better
 as $$
 begin
   insert into ql.run_event (
