@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from qinglong_sql.apart import read_plain
+from qinglong_sql.limits import STOP_GRACE_MS
 from qinglong_sql.linux import boot_id, namespace, start_ticks
 from qinglong_sql.slot import MIN_MARGIN_MS
 
 LOG_CAP_BYTES = 4 * 1024 * 1024
-GRACE_MS = 10_000
+GRACE_MS = STOP_GRACE_MS
 RECORD_BYTES = 64 * 1024
 # These say something of this process, not of what is read: time can help.
 OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)

@@ -58,6 +58,9 @@ LEASE_MAX_MS: Final = 5 * 60 * 1000
 LEASE_RENEWALS: Final = 3
 LEASE_MARGIN_MIN_MS: Final = 1_000
 GRACE_MAX_MS: Final = 3600 * 1000
+# Between TERM and KILL of an execution that is to stop
+STOP_GRACE_MS: Final = 10_000
+STOP_GRACE_MAX_MS: Final = 5 * 60 * 1000
 
 # Cadence
 IDLE_CLUSTER_MS: Final = 250

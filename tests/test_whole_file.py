@@ -199,6 +199,17 @@ def test_a_linked_output_is_replaced_where_it_is(shell: Shell) -> None:
     assert not parts(shell.folder)
 
 
+@pytest.mark.parametrize(
+    "words", ["import-crontab crontab -o crontab --force", "graph p.yaml --format svg -o p.yaml"]
+)
+def test_nothing_is_written_over_what_was_read(shell: Shell, words: str) -> None:
+    path = shell.folder / words.split()[1]
+    before = path.read_bytes()
+    done = shell(*words.split())
+    assert done.returncode == 5 and "choose another name" in done.stderr
+    assert path.read_bytes() == before
+
+
 # -- the status of an edge
 
 

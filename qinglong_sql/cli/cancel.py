@@ -7,9 +7,8 @@ import click
 
 from qinglong_sql.cli.exits import Exit, leave, reported, told_as
 from qinglong_sql.cli.longwork import consent, count_text, meter
-from qinglong_sql.cli.options import opened, poke, resolve_run, with_dsn, with_json
+from qinglong_sql.cli.options import Duration, opened, poke, resolve_run, with_dsn, with_json
 from qinglong_sql.cli.runs import request_cancel
-from qinglong_sql.cli.waiting import Duration
 from qinglong_sql.cli.words import Row, clock, complain, print_json, say, table
 from qinglong_sql.errors import QinglongError
 from qinglong_sql.limits import LOCAL_PAUSE_MS

@@ -99,6 +99,8 @@ def import_crontab(
     """
     if cwd is not None and not cwd.strip():
         raise click.BadParameter("it is empty", param_hint="--cwd")
+    if output and output.exists() and file.exists() and output.samefile(file):
+        raise Refused(f"{output} is the crontab itself: choose another name")
     raw = read_file(file)
     if system is None and SYSTEM_FILES.fullmatch(os.path.abspath(file)):  # noqa: PTH100
         system = True

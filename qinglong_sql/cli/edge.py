@@ -8,42 +8,16 @@ import click
 
 from qinglong_sql.cli.exits import BadFile, Exit, Refused, leave, reported, told_as
 from qinglong_sql.cli.interrupts import Interrupts
-from qinglong_sql.cli.options import state_folder, with_dsn
-from qinglong_sql.duration import read_duration
+from qinglong_sql.cli.options import Duration, state_folder, with_dsn, with_grace, with_lease
 from qinglong_sql.edge import Edge
 from qinglong_sql.edge_log import Log
 from qinglong_sql.edge_setting import SETTINGS, only_one
 from qinglong_sql.edge_status import may_keep
-from qinglong_sql.execution import GRACE_MS
-from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS
 from qinglong_sql.store import SQLITE
 from qinglong_sql.store.sqlite import open_sqlite
 
-GRACE_MAX_MS = 5 * 60 * 1000
 DRAIN_MAX_MS = 60 * 60 * 1000
-KEEP_MAX_MS = 100 * 366 * 24 * 3600 * 1000
 LEAVE_WITHIN_S = 8.0
-
-
-class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """`5s`, `1h30m`, `30d`, as in a package file; milliseconds."""
-
-    name = "duration"
-
-    def __init__(self, most_ms: int) -> None:
-        self.most_ms = most_ms
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
-        if value == "0s":
-            return 0
-        try:
-            return read_duration(str(value), self.most_ms)
-        except ValueError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
 
 
 @click.command()
@@ -66,24 +40,12 @@ class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     type=click.IntRange(1, 1024),
     help="Steps at once; default: 4, with standalone one a processor and at least 4.",
 )
-@click.option(
-    "--lease-ms",
-    type=click.IntRange(LEASE_MIN_MS, LEASE_MAX_MS),
-    default=LEASE_MS,
-    show_default=True,
-    help="How long a step goes on when this process is gone, until another one takes it over.",
-)
-@click.option(
-    "--grace-ms",
-    type=click.IntRange(0, GRACE_MAX_MS),
-    default=GRACE_MS,
-    show_default=True,
-    help="How long a step that is to stop has between TERM and KILL.",
-)
+@with_lease("How long a step goes on when this process is gone, until another one takes it over.")
+@with_grace
 @click.option(
     "--drain",
     "drain_ms",
-    type=Duration(DRAIN_MAX_MS),
+    type=Duration(DRAIN_MAX_MS, none=True),
     help="How long steps that run may take to end after TERM; default: 5s, with standalone 10s.",
 )
 @click.option(
@@ -95,7 +57,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 @click.option(
     "--keep",
     "keep_ms",
-    type=Duration(KEEP_MAX_MS),
+    type=Duration(),
     help="Purge runs that ended longer ago than this, such as 30d; looks once an hour.",
 )
 @click.option(

@@ -77,6 +77,8 @@ def graph(
     a sign, a word and a shape or stroke.
     """
     form = form or format_of(output)
+    if output and output.exists() and is_file(subject) and output.samefile(subject):
+        raise Refused(f"{output} is the file that is drawn: choose another name")
     if is_file(subject):
         drawn = of_file(Path(subject), workflow)
     elif workflow is not None:

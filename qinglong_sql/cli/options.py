@@ -14,6 +14,14 @@ from qinglong_sql import migrate
 from qinglong_sql.canonical import canonical, digest
 from qinglong_sql.cli.exits import Refused
 from qinglong_sql.door import ask
+from qinglong_sql.duration import DurationFault, read_duration
+from qinglong_sql.limits import (
+    LEASE_MAX_MS,
+    LEASE_MIN_MS,
+    LEASE_MS,
+    STOP_GRACE_MAX_MS,
+    STOP_GRACE_MS,
+)
 from qinglong_sql.store import POSTGRES, SQLITE, Span, Store, open_store
 
 DEFAULT_FILE = "qinglong.db"
@@ -25,6 +33,7 @@ PLACE = {
     "dbname": "PGDATABASE",
     "service": "PGSERVICE",
 }
+CENTURY_MS = 100 * 365 * 24 * 3600 * 1000
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -45,6 +54,46 @@ with_dsn = click.option(
     metavar="DSN",
     callback=known_kind,
     help="The database: sqlite:///path or postgresql://user@host/db; also from QINGLONG_DSN.",
+)
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """30s, 15m, 1d12h, as in a package file: milliseconds, at most `most_ms`; none only by `0s`."""
+
+    name = "duration"
+
+    def __init__(self, most_ms: int = CENTURY_MS, *, none: bool = False) -> None:
+        self.most_ms = most_ms
+        self.none = none
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if self.none and value == "0s":
+            return 0
+        try:
+            return read_duration(str(value), self.most_ms)
+        except DurationFault as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+
+
+def with_lease(words: str) -> Callable[[F], F]:
+    """`--lease-ms`, with its help."""
+    return click.option(
+        "--lease-ms",
+        type=click.IntRange(LEASE_MIN_MS, LEASE_MAX_MS),
+        default=LEASE_MS,
+        show_default=True,
+        help=words,
+    )
+
+
+with_grace = click.option(
+    "--grace-ms",
+    type=click.IntRange(0, STOP_GRACE_MAX_MS),
+    default=STOP_GRACE_MS,
+    show_default=True,
+    help="How long a step that is to stop has between TERM and KILL.",
 )
 with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 package_file = click.argument(

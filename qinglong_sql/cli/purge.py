@@ -10,8 +10,7 @@ import click
 from qinglong_sql.cli.alone import alone, file_of, openers
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.longwork import consent, count_text, meter, size_text
-from qinglong_sql.cli.options import opened, state_folder, with_dsn, with_json
-from qinglong_sql.cli.waiting import Duration
+from qinglong_sql.cli.options import Duration, opened, state_folder, with_dsn, with_json
 from qinglong_sql.cli.words import clock, print_json, say, table
 from qinglong_sql.retention import Purged
 from qinglong_sql.retention import purge as purge_runs

@@ -15,7 +15,9 @@ from qinglong_sql.cli.options import (
     same_dsn,
     state_folder,
     with_dsn,
+    with_grace,
     with_json,
+    with_lease,
 )
 from qinglong_sql.cli.package import choose_target, publish_package, still_open
 from qinglong_sql.cli.progress import View, view_for
@@ -29,13 +31,10 @@ from qinglong_sql.cli.session import Session
 from qinglong_sql.cli.steps import step_table
 from qinglong_sql.cli.words import Row, coloured, complain, hush, print_json, say, span
 from qinglong_sql.evidence import RecordBroken, read_journal
-from qinglong_sql.execution import GRACE_MS
-from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS
 from qinglong_sql.package import Package, load_package
 from qinglong_sql.store import Store
 from qinglong_sql.worker import Worker
 
-GRACE_MAX_MS = 5 * 60 * 1000
 GROUPS = ("ql_reader", "ql_admission", "ql_scheduler", "ql_worker")
 
 
@@ -50,20 +49,8 @@ GROUPS = ("ql_reader", "ql_admission", "ql_scheduler", "ql_worker")
     type=click.IntRange(1, 1024),
     help="Steps at once; default: one a processor, at least 4.",
 )
-@click.option(
-    "--lease-ms",
-    type=click.IntRange(LEASE_MIN_MS, LEASE_MAX_MS),
-    default=LEASE_MS,
-    show_default=True,
-    help="How long a step's lease lasts without a word of its worker.",
-)
-@click.option(
-    "--grace-ms",
-    type=click.IntRange(0, GRACE_MAX_MS),
-    default=GRACE_MS,
-    show_default=True,
-    help="How long a step that is to stop has between TERM and KILL.",
-)
+@with_lease("How long a step's lease lasts without a word of its worker.")
+@with_grace
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @with_dsn
 @with_json

@@ -7,12 +7,11 @@ import click
 from qinglong_sql.cli import cells
 from qinglong_sql.cli.alone import silent_words
 from qinglong_sql.cli.exits import Exit, leave, reported
-from qinglong_sql.cli.options import opened, same_dsn, with_dsn, with_json
+from qinglong_sql.cli.options import Duration, opened, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reasons import Screen
 from qinglong_sql.cli.sections import counted, moving, past, stored, trouble
 from qinglong_sql.cli.service import revision_of
 from qinglong_sql.cli.standing import HANDOVER_MS, standing
-from qinglong_sql.cli.waiting import Duration
 from qinglong_sql.cli.words import (
     Row,
     clock,

@@ -8,31 +8,16 @@ import click
 
 from qinglong_sql.cli.alone import Lookout
 from qinglong_sql.cli.exits import OF_STATUS, Exit, Refused, leave, told_as
-from qinglong_sql.cli.options import same_dsn
+from qinglong_sql.cli.options import Duration, same_dsn
 from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.words import Row, complain
-from qinglong_sql.duration import DurationFault, read_duration, write_duration
+from qinglong_sql.duration import write_duration
 from qinglong_sql.errors import Displaced
 from qinglong_sql.limits import IDLE_GROWTH, IDLE_STANDALONE_MS
 from qinglong_sql.store import Store
 
 FIRST_MS = 50
-YEARS_MS = 100 * 365 * 24 * 3600 * 1000
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Duration(click.ParamType):  # type: ignore[type-arg]
-    """30s, 15m, 1d12h: milliseconds, more than zero and at most a hundred years."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return read_duration(str(value), YEARS_MS)
-        except DurationFault as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
 
 
 def with_wait(command: F) -> F:
