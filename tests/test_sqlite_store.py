@@ -87,7 +87,7 @@ def test_a_second_store_on_the_same_file_sees_and_adds(
 
 
 def test_a_missing_file_is_told_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(NotReady, match="qinglong-sql migrate"):
+    with pytest.raises(NotReady, match="or migrate"):
         open_store(f"sqlite:///{tmp_path}/none.db")
     assert list(tmp_path.iterdir()) == []
 
