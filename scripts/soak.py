@@ -4,7 +4,8 @@
 
 Starts an edge of its own in a fresh folder and starts runs beside it, by commands and from this
 process. It is ended by TERM and by KILL at random and started again, once with everything it had
-started. Samples memory, descriptors, threads, processes, files. At the end nothing may be left.
+started. Samples memory, descriptors, threads, processes, files. A burst of short runs follows, whose
+second half may not move the memory. At the end nothing may be left.
 Exit 1 when a bound is broken; the report says which.
 """
 
@@ -27,10 +28,10 @@ from typing import Any
 from qinglong_sql.door import ask
 from qinglong_sql.migrate import open_sqlite
 from qinglong_sql.store import Store, open_store
+from scripts.soak_burst import GROWTH_KIB, burst
 
 ROOT = Path(__file__).resolve().parent.parent
 MB = 1024 * 1024
-SLOPE_KIB_A_MINUTE = 64.0  # what memory may grow by, once warm
 RSS_MIB = 48.0
 # Until the page cache of SQLite, 4 MiB with the profile edge, is full; at most a fifth of all.
 WARM_S = 360.0
@@ -64,6 +65,7 @@ class Soak:
     process: subprocess.Popen[bytes] | None = None
     lives: int = -1
     samples: list[Sample] = field(default_factory=list)
+    burst: dict[str, Any] = field(default_factory=dict)
     ends: Counter[str] = field(default_factory=Counter)
     started: dict[str, str] = field(default_factory=dict)  # by run: its kind of task
     cancelled: set[str] = field(default_factory=set)
@@ -195,7 +197,7 @@ def write_package(folder: Path, tasks: int, *, quick: bool) -> None:
         "echo '{\"n\": 1}' > \"$QL_OUTPUT\"", "mktemp -p . >/dev/null; rm -f tmp.*", "sleep 6",
     ]  # fmt: skip
     kinds = [kind for kind in kinds if not quick or kind not in ("sleep 3", "sleep 6")]
-    lines = ["package: soak", "tasks:"]
+    lines = ["package: soak", "tasks:", "  quick: {run: [/bin/true]}"]
     for number in range(tasks):
         more = [
             "", ", idempotent: true, on_lost: retry", ", retry: {attempts: 2, backoff: 500ms}",
@@ -257,8 +259,8 @@ def bytes_by_table(path: Path) -> tuple[dict[str, int], dict[str, int], int, int
         return dict(sizes), rows, one("pragma freelist_count"), one("pragma page_size")
 
 
-def soaked(soak: Soak, minutes: float, tasks: int) -> None:
-    """Run the edge for that long, and then until nothing is open any more."""
+def soaked(soak: Soak, minutes: float, tasks: int, runs: int) -> None:
+    """Run the edge for that long, then through a burst, until nothing is open any more."""
     write_package(soak.folder / "packages", tasks, quick=minutes < 1)
     soak.begin()
     soak.until(lambda: (soak.status() or {}).get("packages", {}).get("files"), "a file is seen")
@@ -286,6 +288,9 @@ def soaked(soak: Soak, minutes: float, tasks: int) -> None:
                 end_at = time.monotonic() + every_s * (0.5 + soak.rng.random())
             time.sleep(soak.rng.random() * (0.1 if quick else 0.5))
         soak.until(lambda: not store.read("open_run", limit=1), "all runs have ended", 600)
+        if runs and soak.process:
+            soak.burst = burst(store, soak.process.pid, soak.state, runs, 30 + runs / 4)
+            soak.started.update(dict.fromkeys(soak.burst.pop("runs"), "quick"))
         # The folders of ended executions go, and the edge comes to rest.
         soak.until(lambda: not list(soak.state.glob("edge/exec/*")), "its folders are gone", 15)
         time.sleep(1)
@@ -336,8 +341,8 @@ def judged(soak: Soak, minutes: float) -> dict[str, Any]:
     course = [round(one.rss / MB, 1) for one in soak.samples if one.life == longest]
     grows = slope(settled, "rss") / 1024
     peak = max(one.rss for one in soak.samples) / MB
-    if minutes >= 20 and grows > SLOPE_KIB_A_MINUTE:
-        bad.append(f"memory grows by {grows:.1f} KiB a minute")
+    if soak.burst and soak.burst["grows_kib"] > GROWTH_KIB:
+        bad.append(f"memory grew by {soak.burst['grows_kib']} KiB in the second half of the burst")
     if peak > RSS_MIB:
         bad.append(f"memory came to {peak:.1f} MiB")
     runs = max(1, len(soak.started))
@@ -352,6 +357,7 @@ def judged(soak: Soak, minutes: float) -> dict[str, Any]:
                     "peak": round(peak, 1)},
         "rss_slope_bytes_a_minute": round(grows * 1024),
         "rss_mib_of_longest_life": course[:: max(1, len(course) // 20)],
+        "burst": soak.burst,
         "descriptors": {"at_rest": len(at_rest), "first": first.descriptors,
                         "most": max(one.descriptors for one in soak.samples)},
         "threads_most": max(one.threads for one in soak.samples),
@@ -386,6 +392,7 @@ def shown(report: dict[str, Any]) -> str:
         f"memory {report['rss_mib']} MiB, slope {report['rss_slope_bytes_a_minute']} bytes a minute"
         f" over {report['samples']} samples",
         f"memory of the longest life: {report['rss_mib_of_longest_life']}",
+        f"memory through the burst: {report['burst']}",
         f"descriptors {report['descriptors']}, threads {report['threads_most']}, processes at most"
         f" {report['processes_most']}; left: {report['left']}; violations {report['violations']}",
         f"file {file['bytes']} bytes, {file['bytes_a_run']} a run, {file['free_bytes']} free;"
@@ -397,12 +404,14 @@ def shown(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def run(minutes: float, tasks: int, seed: int, profile: str, folder: Path) -> dict[str, Any]:
+def run(
+    minutes: float, tasks: int, seed: int, profile: str, folder: Path, runs: int = 0
+) -> dict[str, Any]:
     """A soak in a folder; the report. Ends all that it started, whatever happens."""
     (folder / "packages").mkdir()
     soak = Soak(folder, random.Random(seed), profile, 5_000 if minutes < 1 else 10_000)
     try:
-        soaked(soak, minutes, tasks)
+        soaked(soak, minutes, tasks, runs)
         return judged(soak, minutes)
     finally:
         if soak.process:
@@ -419,10 +428,15 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--profile", choices=["edge", "standalone"], default="edge")
+    parser.add_argument(
+        "--burst", type=int, default=6000, help="short runs at the end, which show what is leaked"
+    )
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qinglong-soak-") as folder:
-        report = run(chosen.minutes, chosen.tasks, chosen.seed, chosen.profile, Path(folder))
+        report = run(
+            chosen.minutes, chosen.tasks, chosen.seed, chosen.profile, Path(folder), chosen.burst
+        )
     print(shown(report))
     if chosen.json:
         chosen.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

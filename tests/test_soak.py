@@ -9,10 +9,11 @@ from scripts.soak import Sample, slope, warm
 
 
 def test_a_short_soak_leaves_nothing(tmp_path: Path) -> None:
-    report = soak.run(minutes=0.1, tasks=8, seed=3, profile="edge", folder=tmp_path)
+    report = soak.run(minutes=0.1, tasks=8, seed=3, profile="edge", folder=tmp_path, runs=60)
     assert report["broken"] == []
     assert report["runs"] == sum(report["ended"].values()) > 2
     assert sum(report["edge_ends"].values()) >= 2, "with the one at the end"
+    assert report["runs"] >= 60 and len(report["burst"]["rss_kib"]) > 1
     assert report["left"] == {"processes": 0, "files": 0, "folders": 0}
     assert "run_event" in soak.shown(report)
 
