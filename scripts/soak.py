@@ -4,8 +4,8 @@
 
 Starts an edge of its own in a fresh folder and starts runs beside it, by commands and from this
 process. It is ended by TERM and by KILL at random and started again, once with everything it had
-started. Samples memory, descriptors, threads, processes, files. A burst of short runs follows, whose
-second half may not move the memory. At the end nothing may be left.
+started. Samples memory, descriptors, threads, processes, files. A burst of short runs follows,
+whose second half may not move the memory. At the end nothing may be left.
 Exit 1 when a bound is broken; the report says which.
 """
 
