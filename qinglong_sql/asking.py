@@ -100,6 +100,10 @@ class Asking:
         """What is in one of these phases."""
         return [held for held in self._held.values() if held.phase in phases]
 
+    def signs(self) -> list[object]:
+        """What is other when something was heard of an execution."""
+        return [(held.phase, held.started) for held in self._held.values()]
+
     def starts(self) -> Command:
         """The starting ACKs; the answer is the "go"."""
         sent_ms = self._clock()

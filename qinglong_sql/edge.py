@@ -61,6 +61,7 @@ class Edge:
         self._log = log
         self._words = words
         self._status_file = StatusFile(status_file, setting.idle_ms, boottime_ms)
+        self._folder = folder
         self.purge = Purge(store, folder, keep_ms, log, boottime_ms)
         self._worker = Worker(
             store,
@@ -176,6 +177,7 @@ class Edge:
         if now_ms >= self._look_at_ms:
             self._store.still_there()
             self._looked_ms, self._look_at_ms = now_ms, now_ms + self.setting.idle_ms
+            self._trying(lambda: self._worker.adopt(sorted(self._folder.glob("[0-9]*"))))
             self._trying(self._look)
             self._clean()
         return bool(self.interrupts())

@@ -148,6 +148,16 @@ class Held:
             return "alive" if seen == "alive" else "none"
         return "known"
 
+    def take_proof(self, now_ms: int) -> None:
+        """Go on by what the folder of a parted execution proves."""
+        match self.look():
+            case "known":
+                self.phase = "ended"
+            case "none":
+                self.phase = "unproven"
+            case "alive":
+                self.rejoin(now_ms)
+
     def rejoin(self, now_ms: int) -> None:
         """Connect to a launcher that lives; one that never got its "go" is let go instead."""
         if now_ms < self.renew_at_ms:

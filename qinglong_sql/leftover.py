@@ -39,6 +39,10 @@ class Leftovers:
     def __contains__(self, folder: Path) -> bool:
         return folder in self._until_ms or folder in self._stuck_ms
 
+    def within(self, state_dir: Path) -> bool:
+        """Whether folders of this state folder are still to be removed."""
+        return any(state_dir in folder.parents for folder in (*self._until_ms, *self._stuck_ms))
+
     def add(self, folder: Path, *, launcher: bool = True) -> None:
         """Remove this one with the next `clear`, or later if it may have a launcher that lives."""
         self._until_ms[folder] = self._clock() + WAIT_MS * launcher
@@ -60,13 +64,14 @@ class Leftovers:
             if remove(folder) or self._apart.put_aside(folder, "cannot be removed"):
                 del self._stuck_ms[folder]
 
-    def take_over(self) -> None:
-        """Hold what was journaled in the folders of an earlier worker. Raises OSError.
+    def take_over(self, state_dir: Path | None = None) -> None:
+        """Hold what was journaled in the folders of an earlier worker, of this state folder if it
+        is not told another. Raises OSError.
 
         A folder without a journal was never started, since the journal comes before the start: it
         goes. A broken one is put aside for people to look at, and recovery decides by the fence.
         """
-        at = self._state_dir / "exec"
+        at = (state_dir or self._state_dir) / "exec"
         open_up(at / "one")
         if there(at) and not at.is_dir():
             remove(at)

@@ -7,10 +7,11 @@ that a tick has in one call a command; what can share a transaction does, if `se
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from qinglong_sql.adoption import Adoption
 from qinglong_sql.apart import Apart, Note, there
 from qinglong_sql.asking import Asking, Command, Fuse
 from qinglong_sql.execution import GRACE_MS, boottime_ms
@@ -32,7 +33,7 @@ LOOK_MS = 250
 class Worker:
     """Leases attempts of `queues` up to `slots` at once and runs them below `state_dir`.
 
-    With a `run_id` it leases that run's alone; what it takes over it ends whatever run it is of.
+    With a `run_id` it leases that run's alone; what it takes over it ends, of whatever run.
 
     One process at a time is the worker of a state folder; another one is idle until it can take
     over. `settle` and `dispatch` do all that they can and then raise the first error of a store
@@ -81,13 +82,13 @@ class Worker:
         self._lock: int | None = None
         self._apart = Apart(note)
         self._leftovers = Leftovers(self.state_dir, self.held, clock, self._apart)
+        self._adoption = Adoption(self.held, self._leftovers)
         self._asking = Asking(self.held, self._leftovers, lease_ms, clock)
         self.offered = False  # the last `settle` asked every queue for work
         self._fuse: Fuse | None = None
         self._offering = False
-        self._renew_all = False
-        self._look_at_ms = 0
-        self._moved = 0
+        self._renew_all = self._untold = False
+        self._look_at_ms = self._moved = 0
         self._errors: list[Exception] = []
 
     def settle(self, fuse: Fuse | None = None, *, lease: bool = False) -> int:
@@ -113,6 +114,11 @@ class Worker:
         """Lease attempts of these queues from now on. Between ticks only."""
         self._intake.serve(queues)
 
+    def adopt(self, folders: Iterable[Path]) -> None:
+        """Take over what workers that are gone left in these state folders as well."""
+        if self.own():
+            self._adoption.look(folders)
+
     def renew_soon(self) -> None:
         """Renew all with the next `settle`: somebody may want an execution to stop."""
         self._renew_all = True
@@ -130,7 +136,9 @@ class Worker:
     def owes(self) -> bool:
         """Whether the end of an execution is known here that the database did not get to hear."""
         if self._lock is not None:
-            self._listen()
+            before = self._asking.signs()
+            self._listen()  # nothing wakes us any more for what was heard here
+            self._untold = self._untold or self._asking.signs() != before
         return any(not held.refused for held in self._asking.within("ended"))
 
     def filenos(self) -> list[int]:
@@ -143,7 +151,7 @@ class Worker:
     def due_at_ms(self) -> int | None:
         """When `settle` has something to do by itself (CLOCK_BOOTTIME)."""
         due = [held.renew_at_ms for held in self.held.values() if held.renewable()]
-        if due and self._renew_all:
+        if self._untold or (due and self._renew_all):
             due.append(0)
         if self._leftovers or any(held.phase == "parted" for held in self.held.values()):
             due.append(self._look_at_ms)
@@ -161,6 +169,7 @@ class Worker:
         try:
             self._intake.end()
         finally:
+            self._adoption.close()
             if lock is not None:
                 os.close(lock)
 
@@ -214,19 +223,13 @@ class Worker:
     def _listen(self) -> None:
         self._intake.reap()
         self._apart.each(self._asking.within("waiting", "live"), FOLDER, Held.hear)
-        self._apart.each(self._asking.within("parted"), FOLDER, self._look)
-        self._look_at_ms = self._clock() + LOOK_MS
-
-    def _look(self, held: Held) -> None:
-        match held.look():
-            case "known":
-                held.phase = "ended"
-            case "none":
-                held.phase = "unproven"
-            case "alive":
-                held.rejoin(self._clock())
+        now_ms = self._clock()
+        parted = self._asking.within("parted")
+        self._apart.each(parted, FOLDER, lambda held: held.take_proof(now_ms))
+        self._look_at_ms = now_ms + LOOK_MS
 
     def _tell(self) -> None:
+        self._untold = False
         commands = [*self._asking.ends(), self._asking.running()]
         if not (self._fuse and self._told_together(self._fuse, commands)):
             self._fuse = None

@@ -39,6 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else fixtures would not be torn down
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):  # a screen is what a test says
+        os.environ.pop(name, None)
     for number in (signal.SIGINT, signal.SIGHUP):  # what is ignored here is so for all children
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)

@@ -66,6 +66,27 @@ def test_a_finished_execution_wakes_the_loop_directly(
     assert time.monotonic() - began < 5
 
 
+def test_an_end_that_is_heard_during_a_cycle_is_told_at_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expiry asks the worker what it owes: what was heard then wakes nobody any more."""
+
+    class Slow(Wrapped):
+        def page(self, stage: Any, after: tuple[int, str], limit: int) -> list[dict[str, Any]]:
+            if stage.name == "deadline" and self.read("attempt_state", status="starting"):
+                time.sleep(0.5)  # after `settle` and before expiry it begins and ends
+            return self.store.page(stage, after, limit)
+
+    monkeypatch.setattr(
+        "qinglong_sql.drive.next_delay",
+        lambda previous_ms, *, applied, idle_ms: 0.0 if applied else 60_000.0,
+    )
+    site.publish("one: {run: 'true'}\ntwo: {run: 'true', needs: [one]}")
+    began = time.monotonic()
+    assert site.finish(site.start(), store=Slow(site.store))["status"] == "succeeded"
+    assert time.monotonic() - began < 10
+
+
 @pytest.mark.parametrize("options", [{}, {"pages": EDGE}])
 def test_a_chain_runs_without_waiting_for_the_cadence(site: Site, options: dict[str, Any]) -> None:
     site.publish(CHAIN)

@@ -269,6 +269,33 @@ def test_what_outlives_an_edge_is_taken_over(one_site: Site, how: str) -> None:
     assert stopped(second, 2) == 0
 
 
+def test_what_a_killed_run_left_is_taken_over_where_it_is(one_site: Site) -> None:
+    one_site.write(slow=2)
+    words = ("run", "packages/p.yaml", "slow", "--lease-ms", "5000")
+    first = one_site.shell.begin(*words, output=one_site.folder / "told")
+    pid = one_site.pid("slow")
+    first.kill()
+    first.wait()
+    assert alive(pid), "it goes on"
+    edge = one_site.begin()
+    (run,) = json.loads(one_site.shell("runs", "--json").stdout)
+    assert one_site.ends(run["run_id"]) == "succeeded"
+    assert [one["status"] for one in one_site.run(run["run_id"])["attempts"]] == ["succeeded"]
+    wait(lambda: not list(one_site.state.glob("0/exec/*")), "its folder is empty")
+
+    (one_site.folder / "packages" / "slow.pid").unlink()
+    one_site.write(slow=60)
+    second = one_site.shell.begin(*words, output=one_site.folder / "told")
+    pid = one_site.pid("slow")
+    second.kill()
+    second.wait()
+    (run, _) = json.loads(one_site.shell("runs", "--json").stdout)
+    assert one_site.shell("cancel", run["run_id"]).returncode == 0
+    assert one_site.ends(run["run_id"]) == "cancelled"
+    assert not alive(pid), "it was stopped"
+    assert stopped(edge, 2) == 0
+
+
 def test_a_second_term_kills_what_runs(one_site: Site) -> None:
     process = one_site.begin("--drain", "1h")
     run_id = one_site.start("slow")
