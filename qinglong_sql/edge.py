@@ -86,6 +86,7 @@ class Edge:
     def serve(self) -> None:
         """Work until interrupted, then drain. Raises NotReady when the file is no longer there."""
         self._log.say("begin", self._first_words(), pid=os.getpid())
+        self._trying(self._runs.begin)
         self._drive(self._enough)
         self._drain()
 

@@ -28,6 +28,14 @@ class Runs:
         self._moved = False
         self._looked_ms = 0
 
+    def begin(self) -> None:
+        """Know the runs that began before: their end is told as well. Raises as `read` does."""
+        for run in self._store.read("open_run", order="admitted_at_ms, run_id", limit=REMEMBERED):
+            if run["attempt_count"]:
+                self._open[run["run_id"]] = None
+        if self._open:
+            self._log.say("open", f"going on with runs that have begun: {len(self._open)}")
+
     def met(self, run_ids: Iterable[str]) -> None:
         """Something moved while executions of these runs are here."""
         self._moved = True

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from qinglong_sql.cli.alone import nobody_drives
 from qinglong_sql.cli.exits import Exit, leave, reported, told_as
 from qinglong_sql.cli.longwork import consent, count_text, meter
 from qinglong_sql.cli.options import Duration, opened, poke, resolve_run, with_dsn, with_json
@@ -71,12 +72,15 @@ def cancel(
         rows = [*requested(store, list(chosen))]
         poke(dsn)
         only = store.read("explain", run_id=rows[0]["run_id"]) if len(run) == 1 else None
+        alone = nobody_drives(store, dsn) if any(map(is_open, rows)) else ""
     if as_json:
         print_json(rows if only is None else {**rows[0], "waits": only})
     else:
         for row in rows:
             say(f"{row['run_id']} {words_of(row)}")
-        tell_held(only or [])
+        tell_held(only or [], "and nobody is there to stop it" if alone else "being stopped")
+    if alone:
+        complain(alone)
     leave(max((row.get("exit", Exit.OK) for row in rows), default=Exit.OK))
 
 
@@ -131,7 +135,11 @@ def words_of(row: Row) -> str:
     return "cancellation requested"
 
 
-def tell_held(waits: list[Row]) -> None:
+def is_open(row: Row) -> bool:
+    return row.get("status") == "running"
+
+
+def tell_held(waits: list[Row], words: str) -> None:
     held = sorted({row["step_key"] for row in waits if row["waits_for"] in ("report", "lease")})
     if held:
-        say(f"still running, being stopped: {', '.join(held)}")
+        say(f"still running, {words}: {', '.join(held)}")

@@ -161,6 +161,7 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
         rows = waits(store, row["run_id"])
         row = row if rows else the_run(store, row["run_id"])
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
+        alone = "" if row["status"] != "running" or as_json else nobody_drives(store, dsn)
     reasons = [(one, reason_of(one, screen)) for one in rows]
     if as_json:
         print_json([{**one, "command": why.command, "stuck": why.stuck} for one, why in reasons])
@@ -172,6 +173,8 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
             say(f"  look: {screen.command('show ' + short(row['run_id']))}")
         return
     wide = cells.room()
+    if alone:
+        say_wrapped(f"! {alone}", wide, 2, fg="yellow")
     needs = [pair for pair in reasons if pair[0]["waits_for"] == "need" and not pair[1].command]
     rest = [pair for pair in reasons if pair not in needs]
     rest.sort(key=lambda pair: (not pair[1].stuck, ORDER.index(pair[0]["waits_for"])))

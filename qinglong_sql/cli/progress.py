@@ -56,8 +56,8 @@ class Lines:
             if before == state or step["status"] in ("pending", "ready"):
                 continue
             found += self.news(step, now_ms, first)
-        for _, _, key, words in sorted(found, key=lambda line: line[:2]):
-            say(f"{clock(now_ms)[11:19]}  {key}  {words}")
+        for at_ms, _, key, words in sorted(found, key=lambda line: line[:2]):
+            say(f"{clock(at_ms)[11:19]}  {key}  {words}")
 
     def news(self, step: Row, now_ms: int, first: bool) -> list[tuple[int, int, str, str]]:
         """(when, rank in that instant, step, words) of what is new in a step."""

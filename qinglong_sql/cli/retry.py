@@ -75,7 +75,8 @@ def retry(
     check_wait(wait, timeout)
     if preview and (wait or file or key is not None):
         raise click.UsageError(
-            "--preview publishes and starts nothing: leave --file, --wait and --key out"
+            "--preview publishes and starts nothing: leave --file (`qinglong-sql publish` it first),"
+            " --wait and --key out"
         )
     package = None if file is None else load_package(file)
     published = None
