@@ -75,7 +75,7 @@ def retry(
     check_wait(wait, timeout)
     if preview and (wait or file or key is not None):
         raise click.UsageError(
-            "--preview publishes and starts nothing: leave --file (`qinglong-sql publish` it first),"
+            "--preview publishes and starts nothing: leave --file (`publish` it first),"
             " --wait and --key out"
         )
     package = None if file is None else load_package(file)
