@@ -64,7 +64,7 @@ def command_reference() -> str:
     """Every command by its help, in the groups of GROUPS."""
     known = {name for names in GROUPS.values() for name in names}
     groups = {**GROUPS, REST: tuple(name for name in COMMANDS if name not in known)}
-    top = click.Context(cli.main, info_name="qinglong-sql")
+    top = click.Context(cli.main, info_name="qinglong-sql", **cli.main.context_settings)
     parts = [f"{words(cli.main)}\n", shared_options(top)]
     for title, names in groups.items():
         there = [name for name in names if name in COMMANDS]

@@ -92,7 +92,6 @@ def test_starts_share_the_commit_of_what_else_is_told(site: Site) -> None:
     wait(lambda: site.lines("pid") or site.lines("witness"), "the first one runs")
     assert written(site.store, lambda: worker.settle(fuse, lease=True)) == 1
     assert site.attempts(run_id)[number - 1]["status"] == "starting"
-    worker.stop("shutdown", grace_ms=0)
     site.drive(worker, lambda: site.lines("witness") == ["one", "two"])
     worker.stop("shutdown", grace_ms=0)
     site.finish(run_id, worker)
