@@ -69,7 +69,9 @@ class Lines:
         self.begun[key] = step["attempt_count"]
         if not ran or not found or step.get("stopping"):
             at = now_ms if step["finished_at_ms"] is None else step["finished_at_ms"]
-            found.append((at, 2 if at == began else 0, key, said(step, now_ms)))
+            # what never began follows from an end of the same instant
+            rank = 3 if began is None else 2 if at == began else 0
+            found.append((at, rank, key, said(step, now_ms)))
         return found
 
     def tick(self, now_ms: int) -> None: ...
