@@ -1,0 +1,39 @@
+"""Every check of `scripts/prove`, in the order in which it runs: cheap and telling ones first."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from tests.prove import Setting, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report.
+
+    module: `tests.prove.<name>`. quick_s: what it takes with --quick, about. share: its part of the
+    minutes that are left over, for checks that go on by time; 0 for those that end by themselves.
+    """
+
+    name: str
+    sentence: str
+    quick_s: float
+    share: float = 0.0
+
+    def run(self, setting: Setting) -> Verdict:
+        prove: Callable[[Setting], Verdict] = import_module(f"tests.prove.{self.name}").prove
+        return prove(setting)
+
+
+CHECKS = (
+    Check("interleavings", "every order of commands on one and on two steps ends well", 60, 1),
+    Check("simulation", "random commands: both engines stay equal, and no rule is broken", 60, 4),
+    Check("crashes", "killed at every boundary: before the commit nothing, after it all", 60),
+    Check("answers", "a lost answer is repeated and changes nothing", 20),
+    Check("races", "two that touch one run: one wins, the other hears so; no deadlock", 75, 1),
+    Check("cancels", "no run ends while something of it is alive", 45, 1),
+    Check("power", "power fails: what was acknowledged is there again", 75, 2),
+    Check("disks", "a full disk and a failing fsync are told, and work goes on", 15),
+    Check("small", "small machines: memory, waits, bytes, wake-ups", 75),
+    Check("inputs", "bad input is refused in words and leaves nothing", 40, 2),
+)
