@@ -15,7 +15,8 @@ from contextlib import closing
 from pathlib import Path
 
 from qinglong_sql import migrate
-from scripts.freeze import ROOT, diff, frozen_text
+from scripts.freeze import ROOT, diff
+from scripts.frozen import frozen_text
 from tests import engines
 from tests.binaries import NoServer, find
 from tests.server import Server, running, tool

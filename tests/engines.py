@@ -16,7 +16,7 @@ from typing import Literal
 from pytest_postgresql.janitor import DatabaseJanitor
 
 from qinglong_sql import migrate
-from scripts import freeze
+from scripts import frozen
 from tests.server import SQL_ROOT, Server, dsn, install
 
 TEMPLATE = "ql_template"
@@ -35,7 +35,7 @@ class Engine:
 def sqlite_template(folder: Path, sql_root: Path = SQL_ROOT) -> Path:
     """Install the living SQL into a file, to be copied by `fresh_sqlite`."""
     path = folder / "template.db"
-    migrate.install_sqlite(path, freeze.frozen_text("sqlite", sql_root=sql_root))
+    migrate.install_sqlite(path, frozen.frozen_text("sqlite", sql_root=sql_root))
     return path
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from qinglong_sql import migrate
 from qinglong_sql.errors import NotReady
-from scripts import freeze, golden
+from scripts import freeze, frozen, golden
 from tests import engines
 from tests.catalog import catalog
 from tests.server import SQL_ROOT, Server, dsn, tool
@@ -161,7 +161,7 @@ def test_four_roads_lead_to_one_sqlite_schema(tmp_path: Path) -> None:
     assert migrate.upgrade(f"sqlite:///{light}") == "0001"
     migrate.run_alembic(f"sqlite:///{full}", "upgrade", "head")
     shell(offline, migrate.offline_sql("sqlite"))
-    shell(manifest, f".read {freeze.MANIFEST['sqlite']}\n")
+    shell(manifest, f".read {frozen.MANIFEST['sqlite']}\n")
     expected = schema(light)
     assert len([kind for kind, *_ in expected if kind == "view"]) > 10
     for path in (full, offline, manifest):

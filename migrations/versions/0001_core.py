@@ -1,4 +1,4 @@
-"""0001 core: everything up to the first release. It is frozen anew until then."""
+"""0001 core: everything up to the first release."""
 
 from alembic import op
 

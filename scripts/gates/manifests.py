@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 
-from scripts.freeze import MANIFEST
+from scripts.frozen import MANIFEST
 from tests import engines
 from tests.binaries import find
 from tests.server import SQL_ROOT, running
