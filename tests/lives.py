@@ -1,13 +1,16 @@
 """Scripts that take runs through every step there is, act by act, for tests that break each act.
 
-`LIFE` is the script of test_replay; `LATE` adds what it lacks: a page of deadlines, and the purge.
+`LIFE` is that of test_replay; `LATE` adds what it lacks: two steps that wait at once, a page of
+deadlines, and the purge.
 """
 
 import json
 from collections.abc import Iterator
 
+from qinglong_sql.canonical import canonical
 from qinglong_sql.store import Call
-from tests.acting import Row
+from tests import acting
+from tests.acting import GRACE_MS, Row
 from tests.stores import FakeClock
 from tests.test_replay import (
     HOUR_MS,
@@ -18,13 +21,39 @@ from tests.test_replay import (
     begin,
     converge,
     learn,
+    lease,
     named,
     on_page,
+    on_run,
 )
 
+WIDE = acting.model(
+    {"work": acting.task()},
+    {
+        "flow": acting.workflow({"a": [], "b": []}),
+        "timed": acting.workflow({"a": []}, timeout_ms=HOUR_MS),
+    },
+)
 FAR_MS = 4_000_000_000_000
+
+
+def session(name: str, *, generation: int) -> Act:
+    return named(
+        "register_worker", {"generation": generation}, p_worker_id="w1", p_session_id=name,
+        p_queues='["default"]', p_slots=8, p_self_fencing=1, p_grace_ms=GRACE_MS,
+    )  # fmt: skip
+
+
 LATE: tuple[Act, ...] = (
-    named("publish_package", {"outcome": "published"}, **PUBLISHED),
+    named(
+        "publish_package", {"outcome": "published"}, **PUBLISHED | {"p_manifest": canonical(WIDE)}
+    ),
+    session("s2", generation=2),
+    session("s1", generation=3),
+    # two wait, and one is leased
+    begin("flow"),
+    on_run("admit_tasks", "applied"),
+    lease(1),
     begin("timed"),
     on_page("deadline_page", "applied", wait_ms=HOUR_MS),
     converge("timed", "settled"),
