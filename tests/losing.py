@@ -69,7 +69,7 @@ class Spoilt:
 
 
 class Pair:
-    """The store behind the proxy, the one without faults, and what their databases hold."""
+    """A store behind the proxy, one beside it, one without faults, and what the databases hold."""
 
     def __init__(self, server: Server, stack: ExitStack, prepare_threshold: int | None) -> None:
         found = [engines.fresh_postgres(server) for _ in range(2)]
@@ -80,11 +80,12 @@ class Pair:
         stack.callback(self.proxy.close)
         behind = found[0].replace(f":{server.port}/", f":{self.proxy.port}/")
         self.losing = PostgresStore(behind, prepare_threshold=prepare_threshold)
+        self.direct = PostgresStore(found[0], prepare_threshold=prepare_threshold)
         self.calm = PostgresStore(found[1])
         self.rows = [Rows(dsn) for dsn in found]
         clocks = [ServerClock(dsn) for dsn in found]
         self.clock = Clocks(*clocks)
-        for one in (self.losing, self.calm, *self.rows, *clocks):
+        for one in (self.losing, self.direct, self.calm, *self.rows, *clocks):
             stack.callback(one.close)
 
     def parted(self) -> str:
