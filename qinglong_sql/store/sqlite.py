@@ -85,14 +85,7 @@ class SqliteStore:
         self._turn = threading.RLock()
         self._steps = sqlite_steps()
         self._columns: dict[str, frozenset[str]] = {}
-        self._connection = sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?mode=rw",
-            uri=True,
-            isolation_level=None,
-            timeout=SQLITE_BUSY_MS / 1000,
-            cached_statements=SQLITE_CACHED_STATEMENTS,
-            check_same_thread=False,
-        )
+        self._connection = self._connect()
         self._cursor = self._connection.cursor()
         try:
             self._prepare(profile)
@@ -162,6 +155,16 @@ class SqliteStore:
         """Close the file; a later call raises sqlite3.ProgrammingError."""
         with self._turn:
             self._connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode=rw",
+            uri=True,
+            isolation_level=None,
+            timeout=SQLITE_BUSY_MS / 1000,
+            cached_statements=SQLITE_CACHED_STATEMENTS,
+            check_same_thread=False,
+        )
 
     def _prepare(self, wanted: Profile | None) -> None:
         for name, count, function in FUNCTIONS:
