@@ -19,10 +19,6 @@ from typing import Any, Literal
 
 from qinglong_sql.store import Call, Row
 from qinglong_sql.store.sqlite import Profile, SqliteStore
-from tests import acting
-from tests.lives import Lived, title
-from tests.stores import FakeClock, sqlite_store
-from tests.test_fusion import follows, lease_of, reported, started
 
 Tables = dict[str, list[str]]
 Answers = list[list[Row]]
@@ -113,21 +109,6 @@ def prepared(
     remove(work)
     return Case(name, profile, tuple(calls), now_ms, file, statements, before, answer, after,
                 again, after_again)  # fmt: skip
-
-
-def lived(folder: Path, profile: Profile, *, every: bool = False) -> Iterator[Case]:
-    """The acts of a whole life as cases: each kind once, or `every` one."""
-    clock = FakeClock()
-    path, seen = folder / f"{profile}-{next(NUMBER)}.life", set[str]()
-    sqlite_store(folder, clock, profile=profile, name=path.name).close()
-    life = Lived(clock)
-    for act, call in life.acts():
-        if every or title(act) not in seen:
-            seen.add(title(act))
-            yield prepared(folder, title(act), profile, [call], clock.now_ms, path)
-        store = opened(path, profile, clock.now_ms)
-        life.learn(act, store.call(call[0], **call[1]))
-        store.close()
 
 
 def boundaries(case: Case) -> range:
@@ -224,22 +205,6 @@ def parted(there: Tables, wanted: Tables) -> str:
         for name in names
         if there.get(name) != wanted.get(name)
     )
-
-
-def fused(folder: Path, profile: Profile) -> Case:
-    """What a local worker says in one transaction: a start, a report, what follows, and a lease."""
-    clock = FakeClock()
-    path = folder / f"{profile}-{next(NUMBER)}.fused"
-    store = sqlite_store(folder, clock, profile=profile, name=path.name)
-    run_id = acting.begun(store, {"a": [], "b": [], "c": ["a"], "d": ["b"]})
-    held = acting.lease(store, "o1", "o2")
-    acting.run(store, held["a"])
-    store.close()
-    calls = [
-        started(held["b"]), reported(held["a"]), *follows(run_id), lease_of("o3", "o4"),
-    ]  # fmt: skip
-    name = " + ".join(step for step, _ in calls)
-    return prepared(folder, name, profile, calls, clock.now_ms, path)
 
 
 def spilling(store: SqliteStore) -> None:

@@ -9,7 +9,7 @@ Admission of two steps, a → b; killed anywhere and repeated, it is there once.
 | 2 steps | 2 `step_run`, version 1 | `a` ready, `b` pending: made, not moved |
 | 3 events | 3 `run_event` | workflow.admitted, then step.created in key order |
 | 2 mutations | 2 of `step_run_mutation` | a view: a mutation is its event, not stored twice |
-| 1 + 2 ledger rows | 1 of `run_admission`, step_count 2 | a view as well; its steps are the events |
+| 1 + 2 ledger rows | 1 of `run_admission`, step_count 2 | a view too; its steps are the events |
 | – | 1 `agenda` | `a` is ready: task_admission is due |
 
 The stop of `a` while it runs, under an intent; convergence ends `b` and the run.
@@ -17,7 +17,7 @@ The stop of `a` while it runs, under an intent; convergence ends `b` and the run
 | The record | Here | Why |
 |---|---|---|
 | 1 Attempt | 1 `task_attempt`, moved 3 times | claimed, starting, running, cancelled |
-| – | 1 `attempt_lease`, completed, fence 2 | local workers lease too (DESIGN §9); no event ends it |
+| – | 1 `attempt_lease`, completed, fence 2 | local workers lease too (DESIGN §9) |
 | – | 1 `attempt_offer`, 3 `attempt_report` | starting, running, ended: each once a fence |
 | – | 1 `cancel_intent`, 1 run.cancel_requested | the intent, and its place in the history |
 | 1 attempt event | 1 workflow.task_attempt.cancelled | as in the record |

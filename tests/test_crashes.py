@@ -12,7 +12,7 @@ import pytest
 
 from qinglong_sql.store.sqlite import Profile, SqliteStore
 from qinglong_sql.store.steps import STEPS
-from tests import crashing
+from tests import crash_cases, crashing
 from tests.crashing import Case, Spoil
 
 PROFILES: tuple[Profile, ...] = ("edge", "standalone")
@@ -47,7 +47,7 @@ def told(cases: list[Case], folder: Path, spoil: Spoil | None) -> list[str]:
 def test_before_the_commit_nothing_is_durable_and_after_it_everything(
     profile: Profile, spoil: Spoil | None, tmp_path: Path
 ) -> None:
-    cases = [*crashing.lived(tmp_path, profile), crashing.fused(tmp_path, profile)]
+    cases = [*crash_cases.lived(tmp_path, profile), crash_cases.fused(tmp_path, profile)]
     assert {step for case in cases for step, _ in case.calls} == STEPS.keys()
     assert sum(case.statements + 1 for case in cases) > BOUNDARIES
     assert told(cases, tmp_path, spoil) == []
@@ -55,7 +55,7 @@ def test_before_the_commit_nothing_is_durable_and_after_it_everything(
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_boundaries_between_which_no_file_changes(profile: Profile, tmp_path: Path) -> None:
-    case, work = crashing.fused(tmp_path, profile), tmp_path / "work.db"
+    case, work = crash_cases.fused(tmp_path, profile), tmp_path / "work.db"
     chosen = crashing.boundaries(case)[:: 3 if profile == "edge" else 9]
     assert [line for at in chosen for line in crashing.killed(case, at, work)] == []
 
@@ -101,7 +101,7 @@ def unlogged(store: SqliteStore) -> None:
     ],
 )
 def test_a_broken_store_is_found(profile: Profile, spoil: Spoil, word: str, tmp_path: Path) -> None:
-    case, work = crashing.fused(tmp_path, profile), tmp_path / "work.db"
+    case, work = crash_cases.fused(tmp_path, profile), tmp_path / "work.db"
     wrong = list[str]()
     for at in (case.statements, case.statements + 1):
         try:
@@ -120,7 +120,7 @@ def test_a_broken_store_is_found(profile: Profile, spoil: Spoil, word: str, tmp_
     ],
 )
 def test_a_weaker_setting_is_found(word: str, value: str, told: str, tmp_path: Path) -> None:
-    case = crashing.fused(tmp_path, "edge")
+    case = crash_cases.fused(tmp_path, "edge")
     store = crashing.opened(case.file, "edge", case.now_ms)
     assert list(crashing.sound(store, "edge")) == []
     store._connection.execute(f"pragma {word} = {value}")

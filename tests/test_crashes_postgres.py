@@ -18,7 +18,7 @@ from tests.server import Server
 from tests.stopping import STOPS, stop_everywhere, stopped
 from tests.test_replay import PUBLISHED
 
-STOPPED = 150  # times in a life, at least
+STOPPED = 100  # times in a life, at least
 WRITTEN = ("run", "run_input", "step_run", "run_event", "agenda")  # by an admission, in this order
 START: Call = (
     "start_run",
@@ -33,7 +33,7 @@ START: Call = (
 
 
 def test_a_step_that_is_stopped_anywhere_leaves_nothing(postgres_server: Server) -> None:
-    told = list(stopped(postgres_server, step=4))
+    told = list(stopped(postgres_server, step=6))
     assert [line for _, _, wrong in told for line in wrong] == []
     assert sum(count for _, count, _ in told) > STOPPED
 

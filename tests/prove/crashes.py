@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 
 from qinglong_sql.store.sqlite import Profile, SqliteStore
-from tests import crashing, engines
+from tests import crash_cases, crashing, engines
 from tests.binaries import find
 from tests.crashing import Case, Spoil
 from tests.prove import CannotRun, Setting, Verdict, needing
@@ -17,6 +17,7 @@ from tests.server import running
 from tests.stopping import stopped
 
 PROFILES: tuple[Profile, ...] = ("edge", "standalone")
+SCRIPTS, LENGTH = 6, 12  # random scripts, and calls of each
 TICKS = 20  # instructions between two places at which a statement can be killed
 INSIDE = 4  # such KILLs a case
 
@@ -36,7 +37,9 @@ def on_sqlite(setting: Setting, profile: Profile, verdict: Verdict) -> None:
     folder, drawn = setting.folder, setting.random("crashes", profile)
     work = folder / f"{profile}.work"
     every = not setting.quick
-    cases = [*crashing.lived(folder, profile, every=every), crashing.fused(folder, profile)]
+    cases = [*crash_cases.lived(folder, profile, every=every), crash_cases.fused(folder, profile)]
+    for _ in range(1 if setting.quick else SCRIPTS):
+        cases += crash_cases.wandered(folder, profile, drawn, LENGTH)
     for case in cases:
         setting.say(f"{profile}: {case.name}")
         verdict.count(f"{profile} boundaries", case.statements + 1)
