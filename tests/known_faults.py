@@ -1,0 +1,155 @@
+"""Faults that users of other systems met, row by row: which test shows that ours has none of it.
+
+The ids are those of shared/cases/faults.md, in the groups that the core can meet. A row is named
+tests (`file::test`), or a sentence that begins with "Cannot arise:" or "Later:" and says why.
+"""
+
+KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
+    # cancel
+    "B048": ("test_known_faults::test_a_wide_run_that_is_cancelled_ends_each_step_as_it_stands",),
+    "B049": (
+        "test_task_admission::test_nothing_is_admitted_under_an_intent",
+        "test_dispatch::test_nothing_is_leased_under_an_intent",
+    ),
+    "B050": (
+        "test_dispatch::test_a_start_under_an_intent_is_refused_and_gives_the_lease_back",
+        "test_recovery::test_under_an_intent_the_step_is_lost_and_convergence_ends_it",
+        "test_run_interrupt::test_a_cancellation_that_was_killed_converges_with_the_next_start",
+    ),
+    "B051": (
+        "test_locks::test_an_uncommitted_intent_wins_over_a_start_that_waits_for_it",
+        "test_worker::test_a_start_under_an_intent_is_refused_and_nothing_runs",
+    ),
+    "B052": ("test_completion::test_nothing_is_retried_under_an_intent",),
+    "B054": ("test_known_faults::test_a_cancelled_run_is_never_retried",),
+    "B055": (
+        "test_cancellation::test_a_waiting_retry_ends_at_once",
+        "test_known_faults::test_a_cancelled_run_is_never_retried",
+    ),
+    "B062": ("Later: triggers fire with the schedules; a withdrawn one starts nothing then.",),
+    "B064": ("test_admission::test_a_run_keeps_its_generation",),
+    "B066": ("test_completion::test_with_an_intent_the_reason_decides_even_over_exit_zero",),
+    "B068": ("test_known_faults::test_a_wide_run_that_is_cancelled_ends_each_step_as_it_stands",),
+    # dag
+    "B112": ("test_frontier::test_a_failure_skips_all_descendants_in_one_pass_and_ends_the_run",),
+    "B114": ("test_known_faults::test_the_order_in_which_leaves_end_decides_nothing",),
+    "B115": ("test_known_faults::test_a_step_opens_once_after_the_last_try_of_its_need",),
+    "B117": ("test_known_faults::test_a_bad_output_leaves_no_neighbour_behind",),
+    "B119": ("test_cases_run::test_real_flows_open_group_by_group_and_end",),
+    "B121": ("test_package::test_every_knot_of_a_workflow_is_told_with_one_whole_cycle",),
+    "B123": (
+        "test_drive::test_a_chain_runs_without_waiting_for_the_cadence",
+        "test_agenda::test_the_sweep_puts_back_what_was_lost",
+    ),
+    "B127": ("test_known_faults::test_only_the_list_of_needs_counts",),
+    "B130": (
+        "test_effect::test_what_the_decision_did_not_see_is_refused_whole",
+        "test_completion::test_a_late_report_is_kept_and_changes_nothing",
+    ),
+    "B131": ("Later: overlap is a rule of triggers; nothing else looks at an earlier run.",),
+    # db
+    "B144": ("test_retention::test_a_run_that_somebody_holds_is_left_for_the_next_page",),
+    "B146": (
+        "test_retention::test_a_run_that_somebody_holds_is_left_for_the_next_page",
+        "test_retention::test_purges_side_by_side_find_folders_that_another_one_removes",
+    ),
+    "B148": ("test_locks::test_no_deadlock_and_no_violation_under_four_hands_on_a_wide_run",),
+    "B150": (
+        "Later: no session state is relied on, and the failover work runs all through a pooler.",
+    ),
+    "B152": ("test_plans::test_a_call_touches_as_many_buffers_as_its_work_needs",),
+    "B153": ("test_plans::test_no_step_walks_through_a_table_that_grows",),
+    "B154": ("Later: no schedule is read yet.",),
+    "B155": ("test_plans::test_no_step_walks_through_a_table_that_grows",),
+    "B157": ("Later: measured with the control process; a renewal rewrites one narrow row.",),
+    "B158": ("Cannot arise: nothing listens; every loop polls.",),
+    "B159": ("Cannot arise: nothing listens; every loop polls with a back-off.",),
+    # migration
+    "B172": ("Later: there is one revision; each later one says what it costs.",),
+    "B173": ("Later: there is one revision; a constraint on rows comes with a later one.",),
+    "B174": ("test_migration::test_the_way_back_leaves_nothing_and_the_way_forth_is_open_again",),
+    "B176": ("Later: there is one revision, which makes its indices on empty tables.",),
+    "B178": ("Cannot arise: statuses are text with a check; there is no enum type.",),
+    "B182": ("test_migration::test_an_upgrade_twice_or_by_two_at_once_is_one_upgrade",),
+    # payload
+    "B166": (
+        "test_canonical::test_json_from_outside_is_refused_where_canonical_would",
+        "test_admission::test_an_input_that_cannot_be_read_is_refused",
+        "test_completion::test_an_output_that_cannot_be_read_blocks_no_other_report",
+    ),
+    "B168": (
+        "test_publication::test_keys_and_timeouts_are_bounded",
+        "test_publication::test_a_package_key_is_bounded",
+        "test_admission::test_a_malformed_start_is_refused",
+    ),
+    "B169": (
+        "test_publication::test_keys_and_timeouts_are_bounded",
+        "test_retry_run::test_a_key_has_1_to_200_characters",
+        "test_dispatch::test_malformed_offers_are_refused",
+    ),
+    "B170": (
+        "test_worker::test_errors_are_cut_to_what_is_stored",
+        "test_worker::test_an_output_that_cannot_be_stored_fails_the_step",
+    ),
+    # sqlite
+    "B183": (
+        "test_sqlite_store::test_a_file_that_stays_locked_is_contended_and_nothing_is_half_done",
+        "test_sqlite_store::test_a_reader_that_lingers_under_truncate_delays_the_commit_and_no_more",
+    ),
+    "B184": (
+        "Later: a share that refuses locks is told as an error of the file; one that lies about "
+        "them cannot be told from a disk.",
+    ),
+    "B185": (
+        "test_sqlite_store::test_a_reader_that_never_goes_ends_the_call_and_nothing_stays",
+        "test_fusion::test_a_file_that_stays_locked_is_nobodys_fault",
+    ),
+    "B186": ("test_day::test_every_run_of_a_day_is_there_once",),
+    # stuck
+    "B007": ("Later: the failover drills promote a standby under running work.",),
+    "B009": (
+        "test_run_kill::test_a_run_outlives_the_loss_of_its_connections",
+        "test_scheduler::test_after_a_failure_the_next_cycle_begins_with_the_first_stage_and_the_first_page",
+    ),
+    "B010": ("test_crashes::test_before_the_commit_nothing_is_durable_and_after_it_everything",),
+    "B012": ("test_recovery::test_recovery_repeated_adds_no_row",),
+    "B014": (
+        "test_recovery::test_idempotent_work_that_was_lost_is_retried",
+        "test_worker::test_work_without_any_evidence_is_lost_by_its_fence",
+    ),
+    "B015": ("test_recovery::test_a_fenced_execution_is_lost_when_lease_and_grace_have_passed",),
+    "B018": (
+        "test_worker::test_a_lease_that_was_never_journaled_is_found_again",
+        "test_recovery::test_an_expired_claim_comes_back_in_a_new_epoch",
+    ),
+    "B020": (
+        "test_decision::test_views_equal_the_oracle_on_random_flows_of_up_to_twenty_steps",
+        "test_agenda::test_the_sweep_puts_back_what_was_lost",
+        "test_worker::test_a_worker_killed_again_and_again_runs_every_step_once",
+    ),
+    "B021": ("test_admission::test_two_starts_of_one_key_make_one_run",),
+    "B022": ("test_completion::test_a_malformed_report_is_told_and_changes_nothing",),
+    "B023": (
+        "test_dispatch::test_past_deadline_and_grace_the_lease_is_not_renewed",
+        "test_recovery::test_what_was_lost_after_its_deadline_timed_out",
+    ),
+    "B024": (
+        "test_cli_backup::test_a_restore_keeps_what_was_there_and_tells_what_was_open",
+        "test_known_faults::test_what_ran_when_an_old_copy_was_made_converges",
+    ),
+    "B026": ("test_worker::test_no_more_run_at_once_than_there_are_slots",),
+    # timeout-retry
+    "B132": (
+        "test_completion::test_what_is_not_listed_is_not_retried",
+        "test_completion::test_a_listed_timeout_is_retried",
+        "test_known_faults::test_a_listed_end_is_tried_exactly_as_often_as_allowed",
+    ),
+    "B135": ("Cannot arise: tries are counted a step; no rule takes a time of all tries.",),
+    "B136": ("test_known_faults::test_a_run_past_its_deadline_ends_each_step_as_it_stands",),
+    "B137": (
+        "test_dispatch::test_past_deadline_and_grace_the_lease_is_not_renewed",
+        "test_launcher::test_the_end_of_the_lease_kills_in_time_and_without_grace",
+    ),
+    "B141": ("test_known_faults::test_what_failed_for_good_is_never_offered_again",),
+    "B142": ("test_known_faults::test_each_lease_has_its_own_end",),
+}
