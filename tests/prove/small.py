@@ -1,0 +1,44 @@
+"""Small machines: memory, waits for the lock, bytes and wake-ups of an edge (DESIGN §12)."""
+
+from itertools import product
+
+from tests.machine import Machine, taken
+from tests.prove import Setting, Verdict
+
+# The design records measured a peak of 87.4 MB, and a wait of 4.05 and 3.32 ms at p95.
+HALF_OF_THE_RECORDS_MIB = 87.4e6 / 2 / 1024**2
+MACHINES = (Machine(128, 0.5), Machine(256, 1.0))
+LOCK_P95_MS = {0.5: 4.05, 1.0: 3.32}
+# Whoever holds the lock is stopped for the rest of a period when its share is used up.
+THROTTLED_MS = 100.0
+WAKES = {"edge": 30, "standalone": 140}  # a cadence of 5 s and of 1 s, and as much again
+
+
+def prove(setting: Setting) -> Verdict:
+    """Both profiles on both machines, with 2 steps and with 128; quick leaves out some waits."""
+    verdict = Verdict()
+    for number, (profile, machine, steps) in enumerate(
+        product(("edge", "standalone"), MACHINES, (2, 128))
+    ):
+        name = f"{profile}, {machine.mib} MiB, {steps} steps"
+        setting.say(name)
+        root = setting.folder / str(number)
+        root.mkdir()
+        idle_s = 0 if steps > 2 or (setting.quick and machine.mib > 128) else 15
+        found = taken(root, profile, machine, steps, runs=16 // steps or 1, idle_s=idle_s)
+        verdict.counts[name] = str(found)
+        verdict.check(found.kills == 0, f"{name}: {found.kills} processes were killed")
+        verdict.check(
+            found.peak < HALF_OF_THE_RECORDS_MIB,
+            f"{name}: {found.peak:.1f} MiB, above {HALF_OF_THE_RECORDS_MIB:.1f}",
+        )
+        verdict.check(
+            found.wait(0.95) < LOCK_P95_MS[machine.cores] + THROTTLED_MS,
+            f"{name}: a second writer waits {found.wait(0.95):.2f} ms at p95",
+        )
+        if found.wakes_a_minute is not None:
+            verdict.check(
+                found.wakes_a_minute <= WAKES[profile],
+                f"{name}: {found.wakes_a_minute} wake-ups an idle minute",
+            )
+    return verdict

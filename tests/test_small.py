@@ -1,0 +1,32 @@
+"""Small machines: an edge in 128 MiB and half a core does its work, and is small itself."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.machine import Machine, taken
+from tests.prove import CannotRun
+from tests.prove.small import HALF_OF_THE_RECORDS_MIB
+
+
+@pytest.mark.parametrize("steps", [2, 128])
+def test_an_edge_in_128_mib_and_half_a_core(
+    tmp_path: Path, steps: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        found = taken(tmp_path, "edge", Machine(128, 0.5), steps, runs=1, idle_s=0)
+    except CannotRun as error:
+        pytest.skip(str(error))
+    with capsys.disabled():
+        print(f"\nedge, 128 MiB and half a core, {steps} steps: {found}")
+    assert found.kills == 0
+    assert found.peak < HALF_OF_THE_RECORDS_MIB
+
+
+def test_a_machine_that_is_too_small_is_noticed(tmp_path: Path) -> None:
+    try:
+        with pytest.raises(AssertionError, match=f"it ended with -{signal.SIGKILL}:"):
+            taken(tmp_path, "edge", Machine(8, 1), 2, runs=1, idle_s=0)
+    except CannotRun as error:
+        pytest.skip(str(error))
