@@ -17,7 +17,7 @@ from tests.server import running
 from tests.stopping import stopped
 
 PROFILES: tuple[Profile, ...] = ("edge", "standalone")
-SCRIPTS, LENGTH = 6, 12  # random scripts, and calls of each
+SCRIPTS, LENGTH = 2, 12  # random scripts, and calls of each
 TICKS = 20  # instructions between two places at which a statement can be killed
 INSIDE = 4  # such KILLs a case
 
