@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import click
 
+from qinglong_sql.cli.file_trouble import hint
 from qinglong_sql.cli.words import complain, hush
 from qinglong_sql.errors import NotReady, QinglongError
 from qinglong_sql.package_fault import PackageFaults
@@ -145,11 +146,12 @@ def unavailable(error: BaseException) -> tuple[Exit, str] | None:
             )
         return Exit.NOT_READY, f"not ready: PostgreSQL: {first_line(error)}"
     if kind.startswith("sqlite3."):
-        return Exit.NOT_READY, f"not ready: SQLite: {first_line(error)}"
+        return Exit.NOT_READY, f"not ready: SQLite: {first_line(error)}{hint(error)}"
     if isinstance(error, OSError):
         name = error.filename
         place = f"{Path(name)}: " if isinstance(name, str) else ""
-        return Exit.NOT_READY, f"not ready: {place}{error.strerror or type(error).__name__}"
+        told = f"{place}{error.strerror or type(error).__name__}"
+        return Exit.NOT_READY, f"not ready: {told}{'' if place else hint(error)}"
     return None
 
 

@@ -1,0 +1,70 @@
+"""File systems that fill up, and syncs that fail, around the command line."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.prove import CannotRun
+from tests.shell import Done, Shell, command
+from tests.site import kill_all_of
+
+MIB = 1 << 20
+FLOWS = """\
+package: disk
+workflows:
+  calm:
+    steps:
+      a: {run: "echo a"}
+      b: {run: "echo b", needs: [a]}
+  loud:
+    steps:
+      a: {run: "yes 0123456789 | head -c 3000000; cat /dev/zero > filler; exec sleep 1"}
+      b: {run: "echo b", needs: [a]}
+"""
+FULL = "is full"
+
+
+@contextlib.contextmanager
+def small(folder: Path, size_mib: int = 8) -> Iterator[Path]:
+    """A file system in memory of that size below `folder`. Raises CannotRun without root."""
+    if os.geteuid() != 0:
+        raise CannotRun("only root may mount a file system of 8 MiB: run it as root")
+    place = folder / "small"
+    place.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(place)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotRun(f"no file system of 8 MiB can be mounted here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        kill_all_of(place)
+        subprocess.run(["umount", "-l", str(place)], check=False, capture_output=True)
+
+
+def fill(place: Path) -> Path:
+    """Take all that is left; the file that holds it."""
+    filler = place / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as sink:
+        while True:
+            sink.write(bytes(65_536))
+    with contextlib.suppress(OSError), filler.open("ab", buffering=0) as sink:
+        while True:
+            sink.write(bytes(512))
+    return filler
+
+
+def failing_sync(shell: Shell, number: int, *words: object) -> Done:
+    """A command whose syncs fail with EIO from the `number`th on. Raises CannotRun."""
+    if shutil.which("strace") is None:
+        raise CannotRun("no strace: apt-get install strace")
+    inject = f"inject=fsync,fdatasync:error=EIO:when={number}+"
+    return subprocess.run(
+        ["strace", "-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", inject,
+         *command(*words)],
+        cwd=shell.folder, env=shell.environment(), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
