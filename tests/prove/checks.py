@@ -31,9 +31,9 @@ CHECKS = (
     Check("crashes", "killed at every boundary: before the commit nothing, after it all", 60),
     Check("answers", "a lost answer is repeated and changes nothing", 20),
     Check("races", "two that touch one run: one wins, the other hears so; no deadlock", 75, 1),
-    Check("cancels", "no run ends while something of it is alive", 45, 1),
+    Check("cancels", "no run ends while something of it is alive", 30, 1),
     Check("power", "power fails: what was acknowledged is there again", 75, 2),
     Check("disks", "a full disk and a failing fsync are told, and work goes on", 15),
-    Check("small", "small machines: memory, waits, bytes, wake-ups", 75),
+    Check("small", "small machines: memory, waits, bytes, wake-ups", 85),
     Check("inputs", "bad input is refused in words and leaves nothing", 40, 2),
 )

@@ -9,7 +9,9 @@ from tests.prove import Setting, Verdict
 HALF_OF_THE_RECORDS_MIB = 87.4e6 / 2 / 1024**2
 MACHINES = (Machine(128, 0.5), Machine(256, 1.0))
 LOCK_P95_MS = {0.5: 4.05, 1.0: 3.32}
-# Whoever holds the lock is stopped for the rest of a period when its share is used up.
+# The aim is theirs. It is told beside what was measured, not asserted: SQLite itself waits 1, 2, 5
+# and 10 ms between two tries, so who meets a commit with its fsync waits 8 or 18 ms; and whoever
+# holds the lock is stopped for the rest of a period when its share of the core is used up.
 THROTTLED_MS = 100.0
 WAKES = {"edge": 30, "standalone": 140}  # a cadence of 5 s and of 1 s, and as much again
 
@@ -26,14 +28,16 @@ def prove(setting: Setting) -> Verdict:
         root.mkdir()
         idle_s = 0 if steps > 2 or (setting.quick and machine.mib > 128) else 15
         found = taken(root, profile, machine, steps, runs=16 // steps or 1, idle_s=idle_s)
-        verdict.counts[name] = str(found)
+        aim = LOCK_P95_MS[machine.cores]
+        kept = "kept" if found.wait(0.95) <= aim else "missed"
+        verdict.counts[name] = f"{found} (aim of p95 {aim} ms {kept})"
         verdict.check(found.kills == 0, f"{name}: {found.kills} processes were killed")
         verdict.check(
             found.peak < HALF_OF_THE_RECORDS_MIB,
             f"{name}: {found.peak:.1f} MiB, above {HALF_OF_THE_RECORDS_MIB:.1f}",
         )
         verdict.check(
-            found.wait(0.95) < LOCK_P95_MS[machine.cores] + THROTTLED_MS,
+            found.wait(0.95) < aim + THROTTLED_MS,
             f"{name}: a second writer waits {found.wait(0.95):.2f} ms at p95",
         )
         if found.wakes_a_minute is not None:
