@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import psycopg
@@ -128,7 +128,7 @@ def race(dsn: str, *, runs: int, seconds: float, seed: int) -> Race:
         threading.Thread(target=_repeat, args=(track, once, f"h{number}", seed))
         for number, once in enumerate(work)
     ]
-    threads.append(threading.Thread(target=_watch, args=(track,)))
+    threads += [threading.Thread(target=once, args=(track,)) for once in (_watch, _look)]
     began = time.monotonic()
     for thread in threads:
         thread.start()
@@ -167,17 +167,15 @@ def _drain(track: Track, store: PostgresStore) -> None:
 
 
 def _repeat(track: Track, once: Callable[[Hand], None], name: str, seed: int) -> None:
-    store = open_postgres_store(track.dsn)
-    hand = Hand(track, name, store, random.Random(f"{seed}:{name}"))
-    try:
+    with (
+        _telling(track, once.__name__),
+        contextlib.closing(open_postgres_store(track.dsn)) as store,
+    ):
+        hand = Hand(track, name, store, random.Random(f"{seed}:{name}"))
         while not track.stop.is_set():
             with contextlib.suppress(Contended):
                 once(hand)
             hand.rounds += 1
-    except Exception as error:
-        track.fail(f"{once.__name__}: {error!r}")
-    finally:
-        store.close()
 
 
 def scheduler(hand: Hand) -> None:
@@ -262,19 +260,29 @@ def canceller(hand: Hand) -> None:
 
 
 def _watch(track: Track) -> None:
-    """Sample the locks all the time, and what must be empty now and then."""
-    store = open_postgres_store(track.dsn)
-    looked = time.monotonic()
-    with psycopg.connect(track.dsn, autocommit=True) as connection:
+    """Sample the locks all the time."""
+    with _telling(track, "sampling"), psycopg.connect(track.dsn, autocommit=True) as connection:
         while not track.stop.wait(0.005):
             track.race.waits.sample(connection)
-            if time.monotonic() - looked > 2:
-                for name in ("violation", "fault_state"):
-                    if rows := store.read(name):
-                        track.fail(f"{name} while they race: {rows[:3]}")
-                track.count("looks")
-                looked = time.monotonic()
-    store.close()
+
+
+def _look(track: Track) -> None:
+    """Read what must be empty, now and then: it takes longer than a sample may."""
+    with _telling(track, "looking"), contextlib.closing(open_postgres_store(track.dsn)) as store:
+        while not track.stop.wait(2):
+            for name in ("violation", "fault_state"):
+                if rows := store.read(name):
+                    track.fail(f"{name} while they race: {rows[:3]}")
+            track.count("looks")
+
+
+@contextlib.contextmanager
+def _telling(track: Track, name: str) -> Iterator[None]:
+    """An error of a thread is a failure of the race, never a watcher that is gone in silence."""
+    try:
+        yield
+    except Exception as error:
+        track.fail(f"{name}: {error!r}")
 
 
 def _look_back(track: Track) -> None:

@@ -17,12 +17,13 @@ RANK |= {"task_attempt": 3, "attempt_lease": 4, "step_run": 5}
 HISTORY = 6
 # The start guard of a retry comes under the run that it copies; publications take no run.
 ALSO_HELD = {"package_generation": {"run"}}
-# An insert that meets another of the same key: only starts and publications make the same keys.
-UNIQUE = "unique"
-ALSO_HELD[UNIQUE] = {"run", "advisory"}
+# A wait for a transaction without the row's tuple lock: for a newer version of the row, which only
+# runs get while someone waits for them, or for an equal key (starts, publications).
+UNNAMED = "unnamed"
+RANK[UNNAMED] = RANK["run"]
 
 LOCKS = """
-  select l.pid, l.locktype, c.relname, l.mode, l.granted
+  select l.virtualtransaction, l.locktype, c.relname, l.mode, l.granted
   from pg_catalog.pg_locks as l
   left join pg_catalog.pg_class as c on c.oid = l.relation and c.relkind in ('r', 'p')
   where l.pid <> pg_backend_pid()
@@ -43,12 +44,14 @@ class Waits:
     crossed: Counter[str] = field(default_factory=Counter)
 
     def sample(self, connection: psycopg.Connection) -> None:
-        """Look once. One statement, so that all locks are of one moment."""
+        """Look once. The locks of one transaction are compared, never those of one backend: weak
+        locks are read first and the waits a little later, when its next transaction may have begun.
+        """
         self.samples += 1
-        by_pid: dict[int, list[tuple[str, str | None, str, bool]]] = defaultdict(list)
-        for pid, kind, relation, mode, granted in connection.execute(LOCKS).fetchall():
-            by_pid[pid].append((kind, relation, mode, granted))
-        for locks in by_pid.values():
+        of_each: dict[str, list[tuple[str, str | None, str, bool]]] = defaultdict(list)
+        for transaction, *lock in connection.execute(LOCKS).fetchall():
+            of_each[transaction].append((lock[0], lock[1], lock[2], lock[3]))
+        for locks in of_each.values():
             waits = [(kind, relation) for kind, relation, _, granted in locks if not granted]
             if not waits:
                 continue
@@ -70,7 +73,7 @@ def _wanted(wait: tuple[str, str | None], locks: list[tuple[str, str | None, str
     kind, relation = wait
     if kind == "transactionid":
         rows = [name for locktype, name, _, granted in locks if granted and locktype == "tuple"]
-        return str(rows[0]) if rows else UNIQUE
+        return str(rows[0]) if rows else UNNAMED
     return str(relation) if kind == "tuple" else kind
 
 
@@ -78,5 +81,5 @@ def _crossing(wanted: str, held: set[str]) -> set[str]:
     """What is held that comes later in the table than what is waited for."""
     if wanted == "advisory":
         return held | {"an attempt, which is only ever tried"}
-    rank = RANK.get(wanted, 0 if wanted == UNIQUE else HISTORY)
+    rank = RANK.get(wanted, HISTORY)
     return {name for name in held - ALSO_HELD.get(wanted, set()) if RANK.get(name, HISTORY) > rank}
