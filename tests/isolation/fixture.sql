@@ -36,22 +36,23 @@ create function t.lose (word text) returns void language sql as
 'delete from ql.agenda where stage = word';
 
 -- everything goes, for the next permutation
-create function t.forget () returns void language plpgsql as $$
+create function t.forget () returns void language plpgsql
+set session_replication_role = replica  -- in any order, whatever refers to it
+as $$
 declare
-  v_tables text;
+  v_table regclass;
 begin
-  select string_agg('ql.' || quote_ident(c.tablename), ', ')
-  into v_tables
-  from pg_tables as c
-  where c.schemaname = 'ql'
-    and c.tablename in (
-      'package', 'package_generation', 'task_revision', 'workflow_revision', 'workflow_step',
-      'workflow_ancestor', 'trigger', 'trigger_schedule', 'run', 'run_input', 'step_run',
-      'step_output', 'task_attempt', 'attempt_lease', 'cancel_intent', 'attempt_offer',
-      'attempt_report', 'attestation', 'refused_report', 'run_event', 'agenda', 'worker_session',
-      'run_fault'
-    );
-  execute 'truncate ' || v_tables;
+  for v_table in
+    select c.oid from pg_class as c
+    where c.relnamespace = 'ql'::regnamespace and c.relkind = 'r'
+      and c.relname <> 'alembic_version'
+      and exists (
+        select from pg_attribute as a where a.attrelid = c.oid
+          and a.attname in ('package_key', 'run_id', 'workflow_id', 'attempt_id', 'worker_id')
+      )
+  loop
+    execute 'delete from ' || v_table;
+  end loop;
   update t.clock set now_ms = 1700000000000;
 end;
 $$;
