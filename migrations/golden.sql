@@ -834,8 +834,8 @@ begin
     when p_package_key is null or p_target_key is null then 'package and target are needed'
     when p_run_key is null or length(p_run_key) not between 1 and 200
       then 'a run key has 1 to 200 characters'
-    when not coalesce(ql.is_object(p_input), false) then 'the input is a JSON object'
     when octet_length(p_input) > 16384 then 'the input is larger than 16 KiB'
+    when not coalesce(ql.is_object(p_input), false) then 'the input is a JSON object'
   end;
   if v_fault is not null then
     raise exception '%', v_fault using errcode = 'QL400';
@@ -1305,7 +1305,7 @@ CREATE FUNCTION ql.is_object(p_text text) RETURNS boolean
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-  return jsonb_typeof(p_text::jsonb) = 'object';
+  return jsonb_typeof(p_text::jsonb) = 'object' and ql.is_storable(p_text::json, 0);
 exception
   when data_exception or program_limit_exceeded or statement_too_complex then
     return false;
@@ -1313,6 +1313,48 @@ end;
 $$;
 
 ALTER FUNCTION ql.is_object(p_text text) OWNER TO ql_migrator;
+
+--
+-- Name: is_storable(json, integer); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.is_storable(p_value json, p_depth integer) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_text text;
+begin
+  if p_depth > 64 then
+    return false;
+  end if;
+  case json_typeof(p_value)
+    when 'object' then
+      return (
+        select
+          count(*) = count(distinct e.key collate "C")
+          and coalesce(bool_and(ql.is_storable(e.value, p_depth + 1)), true)
+        from json_each(p_value) as e
+      );
+    when 'array' then
+      return (
+        select coalesce(bool_and(ql.is_storable(i.value, p_depth + 1)), true)
+        from json_array_elements(p_value) as i
+      );
+    when 'number' then
+      v_text := p_value #>> '{}';
+      if v_text ~ '[.eE]' then
+        -- from here on a double is infinite
+        return abs(v_text::numeric) < 1.797693134862315807937289714053034150e308;
+      end if;
+      return v_text::numeric between -9223372036854775808 and 9223372036854775807;
+    else
+      return true;
+  end case;
+end;
+$$;
+
+ALTER FUNCTION ql.is_storable(p_value json, p_depth integer) OWNER TO ql_migrator;
 
 --
 -- Name: jitter(text, text, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -7293,6 +7335,13 @@ GRANT ALL ON FUNCTION ql.intend(p_run_ids text[], p_reason text, p_actor text) T
 
 REVOKE ALL ON FUNCTION ql.is_object(p_text text) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.is_object(p_text text) TO ql_authority;
+
+--
+-- Name: FUNCTION is_storable(p_value json, p_depth integer); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.is_storable(p_value json, p_depth integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.is_storable(p_value json, p_depth integer) TO ql_authority;
 
 --
 -- Name: FUNCTION jitter(p_run_id text, p_step_key text, p_number bigint); Type: ACL; Schema: ql; Owner: ql_migrator

@@ -118,7 +118,10 @@ def things(dba: Connection) -> list[Thing]:
     return found
 
 
-HARMLESS = {"text": "'x'", "bigint": "1", "integer": "1", "jsonb": "'{}'", "text[]": "'{}'"}
+HARMLESS = {
+    "text": "'x'", "bigint": "1", "integer": "1", "json": "'{}'", "jsonb": "'{}'",
+    "text[]": "'{}'",
+}  # fmt: skip
 BODY = "returns int language sql as 'select 1'"
 
 

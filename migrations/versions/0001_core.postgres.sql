@@ -6,7 +6,7 @@ set local search_path = pg_catalog, pg_temp;
 
 set local search_path = pg_catalog, pg_temp;
 
--- from sql/postgres/schema.sql sha256 62ce93ddaa313b4dce5871b422e318e827f5d19bc28ee85d9e8d1fc390b03ff8
+-- from sql/postgres/schema.sql sha256 af88f5ce3f8e73c0dfdc37a31ada369c69d2092fdf21d077169dc6e53a41ecc0
 -- SCHEMAS — the schema is the permission class (DESIGN §8): `ql` holds tables, views and internals,
 -- every other schema the functions that the role of its name may execute.
 -- Owners: ql_migrator of `ql`, its tables, views and helpers, so that ql_authority, which owns the
@@ -207,6 +207,63 @@ begin
 exception
   when program_limit_exceeded or statement_too_complex then
     return null;
+end;
+$$;
+
+-- HELPER   is_storable — whether a value is the same for every reader: no key twice, numbers within
+--          64 bits or finite, at most 64 levels (what Python's `read_json` takes, DESIGN §4)
+create or replace function ql.is_storable (p_value json, p_depth int)
+returns boolean
+language plpgsql
+immutable
+strict
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_text text;
+begin
+  if p_depth > 64 then
+    return false;
+  end if;
+  case json_typeof(p_value)
+    when 'object' then
+      return (
+        select
+          count(*) = count(distinct e.key collate "C")
+          and coalesce(bool_and(ql.is_storable(e.value, p_depth + 1)), true)
+        from json_each(p_value) as e
+      );
+    when 'array' then
+      return (
+        select coalesce(bool_and(ql.is_storable(i.value, p_depth + 1)), true)
+        from json_array_elements(p_value) as i
+      );
+    when 'number' then
+      v_text := p_value #>> '{}';
+      if v_text ~ '[.eE]' then
+        -- from here on a double is infinite
+        return abs(v_text::numeric) < 1.797693134862315807937289714053034150e308;
+      end if;
+      return v_text::numeric between -9223372036854775808 and 9223372036854775807;
+    else
+      return true;
+  end case;
+end;
+$$;
+
+-- HELPER   is_object — whether a text is a JSON object, the same for every reader
+create or replace function ql.is_object (p_text text)
+returns boolean
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return jsonb_typeof(p_text::jsonb) = 'object' and ql.is_storable(p_text::json, 0);
+exception
+  when data_exception or program_limit_exceeded or statement_too_complex then
+    return false;
 end;
 $$;
 
@@ -3801,7 +3858,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/admission.sql sha256 58d135128578abb3bac6751bb9afb218d9f8b05972696de726a68862ee5623fc
+-- from sql/postgres/admission.sql sha256 ecef786f7fbc8cfd9645ead71c50b5672077d462d46c33d5d42ea692e555763f
 -- ADMISSION — a run begins (DESIGN §5). Its id is derived from its key, so a repeated command finds
 -- the run, whatever generation is active by then; another command under the same key is a conflict.
 
@@ -3888,8 +3945,8 @@ begin
     when p_package_key is null or p_target_key is null then 'package and target are needed'
     when p_run_key is null or length(p_run_key) not between 1 and 200
       then 'a run key has 1 to 200 characters'
-    when not coalesce(ql.is_object(p_input), false) then 'the input is a JSON object'
     when octet_length(p_input) > 16384 then 'the input is larger than 16 KiB'
+    when not coalesce(ql.is_object(p_input), false) then 'the input is a JSON object'
   end;
   if v_fault is not null then
     raise exception '%', v_fault using errcode = 'QL400';
@@ -4875,7 +4932,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/authority.sql sha256 c9dbcb140ef8298ee763c5bb9729911d4d09e56dfa43059f2c6aff6ea8e4ee55
+-- from sql/postgres/authority.sql sha256 c862152e7a359b2a1fa958043f42620437f9289d3662a73a0515e1f84ef3dd31
 -- AUTHORITY — what all batches of workers share: expand, lock in order, keep what was said.
 -- The order is the one of DESIGN §6; start, running, report and attest go through it, and nothing
 -- else does.
@@ -4894,21 +4951,6 @@ create type ql.command as (
   reason text,
   code text  -- QL400, QL404, contended or QL410 when it goes no further; null so far
 );
-
--- HELPER   is_object — whether a text is a JSON object
-create or replace function ql.is_object (p_text text)
-returns boolean
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return jsonb_typeof(p_text::jsonb) = 'object';
-exception
-  when data_exception or program_limit_exceeded or statement_too_complex then
-    return false;
-end;
-$$;
 
 -- HELPER   command_list — a batch as JSON: an array of at most 128
 -- RAISES   QL400

@@ -84,8 +84,8 @@ begin
     when p_package_key is null or p_target_key is null then 'package and target are needed'
     when p_run_key is null or length(p_run_key) not between 1 and 200
       then 'a run key has 1 to 200 characters'
-    when not coalesce(ql.is_object(p_input), false) then 'the input is a JSON object'
     when octet_length(p_input) > 16384 then 'the input is larger than 16 KiB'
+    when not coalesce(ql.is_object(p_input), false) then 'the input is a JSON object'
   end;
   if v_fault is not null then
     raise exception '%', v_fault using errcode = 'QL400';

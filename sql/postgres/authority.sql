@@ -17,21 +17,6 @@ create type ql.command as (
   code text  -- QL400, QL404, contended or QL410 when it goes no further; null so far
 );
 
--- HELPER   is_object — whether a text is a JSON object
-create or replace function ql.is_object (p_text text)
-returns boolean
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return jsonb_typeof(p_text::jsonb) = 'object';
-exception
-  when data_exception or program_limit_exceeded or statement_too_complex then
-    return false;
-end;
-$$;
-
 -- HELPER   command_list — a batch as JSON: an array of at most 128
 -- RAISES   QL400
 create or replace function ql.command_list (p_commands text)

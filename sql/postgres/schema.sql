@@ -201,6 +201,63 @@ exception
 end;
 $$;
 
+-- HELPER   is_storable — whether a value is the same for every reader: no key twice, numbers within
+--          64 bits or finite, at most 64 levels (what Python's `read_json` takes, DESIGN §4)
+create or replace function ql.is_storable (p_value json, p_depth int)
+returns boolean
+language plpgsql
+immutable
+strict
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_text text;
+begin
+  if p_depth > 64 then
+    return false;
+  end if;
+  case json_typeof(p_value)
+    when 'object' then
+      return (
+        select
+          count(*) = count(distinct e.key collate "C")
+          and coalesce(bool_and(ql.is_storable(e.value, p_depth + 1)), true)
+        from json_each(p_value) as e
+      );
+    when 'array' then
+      return (
+        select coalesce(bool_and(ql.is_storable(i.value, p_depth + 1)), true)
+        from json_array_elements(p_value) as i
+      );
+    when 'number' then
+      v_text := p_value #>> '{}';
+      if v_text ~ '[.eE]' then
+        -- from here on a double is infinite
+        return abs(v_text::numeric) < 1.797693134862315807937289714053034150e308;
+      end if;
+      return v_text::numeric between -9223372036854775808 and 9223372036854775807;
+    else
+      return true;
+  end case;
+end;
+$$;
+
+-- HELPER   is_object — whether a text is a JSON object, the same for every reader
+create or replace function ql.is_object (p_text text)
+returns boolean
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return jsonb_typeof(p_text::jsonb) = 'object' and ql.is_storable(p_text::json, 0);
+exception
+  when data_exception or program_limit_exceeded or statement_too_complex then
+    return false;
+end;
+$$;
+
 -- HELPER   attempt_key — the advisory key of lock 1
 create or replace function ql.attempt_key (p_attempt_id text)
 returns bigint

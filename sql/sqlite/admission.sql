@@ -17,9 +17,9 @@ from (
       then 'package and target are needed'
     when :p_run_key is null or length(:p_run_key) not between 1 and 200
       then 'a run key has 1 to 200 characters'
-    when not is_object(:p_input) then 'the input is a JSON object'
     when length(cast(:p_input as blob)) > 16384
       then 'the input is larger than 16 KiB'
+    when not is_object(:p_input) then 'the input is a JSON object'
   end as message
 ) as m
 where m.message is not null;
