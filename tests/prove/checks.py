@@ -26,14 +26,14 @@ class Check:
 
 
 CHECKS = (
-    Check("interleavings", "every order of commands on one and on two steps ends well", 60, 1),
+    Check("interleavings", "every order of commands on one and on two steps ends well", 100, 1),
     Check("simulation", "random commands: both engines stay equal, and no rule is broken", 60, 4),
-    Check("crashes", "killed at every boundary: before the commit nothing, after it all", 60),
-    Check("answers", "a lost answer is repeated and changes nothing", 20),
-    Check("races", "two that touch one run: one wins, the other hears so; no deadlock", 75, 1),
+    Check("crashes", "killed at every boundary: before the commit nothing, after it all", 65),
+    Check("answers", "a lost answer is repeated and changes nothing", 25),
+    Check("races", "two that touch one run: one wins, the other hears so; no deadlock", 130, 1),
     Check("cancels", "no run ends while something of it is alive", 30, 1),
-    Check("power", "power fails: what was acknowledged is there again", 75, 2),
-    Check("disks", "a full disk and a failing fsync are told, and work goes on", 15),
+    Check("power", "power fails: what was acknowledged is there again", 60, 2),
+    Check("disks", "a full disk and a failing fsync are told, and work goes on", 20),
     Check("small", "small machines: memory, waits, bytes, wake-ups", 85),
     Check("inputs", "bad input is refused in words and leaves nothing", 40, 2),
 )
