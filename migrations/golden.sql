@@ -2607,6 +2607,7 @@ CREATE FUNCTION ql_admission.request_cancel(p_run_id text, p_reason text, p_acto
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 begin
@@ -2651,6 +2652,7 @@ CREATE FUNCTION ql_admission.start_retry(p_run_id text, p_run_key text) RETURNS 
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 #variable_conflict use_column
@@ -2733,6 +2735,7 @@ CREATE FUNCTION ql_admission.start_run(p_package_key text, p_kind text, p_target
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 #variable_conflict use_column
@@ -2838,6 +2841,7 @@ CREATE FUNCTION ql_operator.declare_stopped(p_attempt_id text, p_reason text, p_
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3123,6 +3127,7 @@ CREATE FUNCTION ql_scheduler.converge_cancellation(p_run_id text) RETURNS TABLE(
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3177,6 +3182,7 @@ CREATE FUNCTION ql_scheduler.deadline_page(p_after_due_at_ms bigint, p_after_run
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3220,6 +3226,7 @@ CREATE FUNCTION ql_scheduler.deadline_run(p_run_id text) RETURNS TABLE(run_id te
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3250,6 +3257,7 @@ CREATE FUNCTION ql_scheduler.due_page(p_stage text, p_after_due_at_ms bigint, p_
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3391,6 +3399,7 @@ CREATE FUNCTION ql_scheduler.recover_run(p_run_id text) RETURNS TABLE(run_id tex
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3443,6 +3452,7 @@ CREATE FUNCTION ql_scheduler.retry_page(p_after_due_at_ms bigint, p_after_run_id
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3486,6 +3496,7 @@ CREATE FUNCTION ql_scheduler.retry_run(p_run_id text) RETURNS TABLE(run_id text,
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3516,6 +3527,7 @@ CREATE FUNCTION ql_scheduler.settle_task_cancellations(p_after_due_at_ms bigint,
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3567,6 +3579,7 @@ CREATE FUNCTION ql_scheduler.sweep_agenda(p_after_run_id text, p_limit integer) 
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 declare
@@ -3675,6 +3688,7 @@ CREATE FUNCTION ql_worker.attempt_input(p_attempt_id text, p_token text) RETURNS
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '1s'
     AS $$
 begin
@@ -3717,6 +3731,7 @@ CREATE FUNCTION ql_worker.attest_attempts(p_commands text) RETURNS TABLE(attempt
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '100ms'
     AS $$
 declare
@@ -3874,7 +3889,7 @@ begin
     l.expires_at_ms, p_lease_ms, t.timeout_ms, t.package_key, p.base_dir, t.spec, t.task_key,
     s.attempt_count + case s.status when 'ready' then 1 else 0 end
   from jsonb_array_elements(v_offers) with ordinality as o (value, position)
-  -- each by itself: a plan that joins them may walk through all leases there ever were
+  -- each by itself: a plan that joins them may walk through all leases, or all tasks, there are
   cross join lateral (
     select m.attempt_id
     from ql.attempt_offer as m
@@ -3889,7 +3904,9 @@ begin
   ) as l
   join ql.task_attempt as a on a.attempt_id = m.attempt_id
   join ql.step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
-  join ql.task_revision as t on t.task_id = a.task_id
+  cross join lateral (
+    select t.* from ql.task_revision as t where t.task_id = a.task_id offset 0
+  ) as t
   join ql.package as p on p.package_key = t.package_key
   where l.status = 'leased'
     and l.offer_id = o.value ->> 'offer_id'
@@ -3973,6 +3990,7 @@ CREATE FUNCTION ql_worker.renew_attempts(p_commands text, p_lease_ms bigint) RET
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET lock_timeout TO '100ms'
     AS $$
 declare

@@ -297,7 +297,8 @@ LONG = {  # lines at most, and why they are one file
     "sql/postgres/authority.sql": (380, "what batches share, read from top to bottom"),
     "sql/postgres/schema.sql": (345, "what all functions share: texts, ids, and the lock of a run"),
     "sql/postgres/cancellation.sql": (420, "the two roads alternate and are read together"),
-    "sql/postgres/dispatch.sql": (420, "sessions, candidates and offers are one call"),
+    "sql/postgres/dispatch.sql": (425, "sessions, candidates and offers are one call"),
+    "sql/postgres/recovery.sql": (310, "every way back to ready"),
 }
 LINES = 300
 

@@ -3858,7 +3858,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/admission.sql sha256 ecef786f7fbc8cfd9645ead71c50b5672077d462d46c33d5d42ea692e555763f
+-- from sql/postgres/admission.sql sha256 e97a0de3201ee18cae09d9107e38be6e847e7ec7276a45a0e6ec27fe79e36649
 -- ADMISSION — a run begins (DESIGN §5). Its id is derived from its key, so a repeated command finds
 -- the run, whatever generation is active by then; another command under the same key is a conflict.
 
@@ -3885,6 +3885,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
@@ -4094,7 +4095,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/admission_retry.sql sha256 b93b9336cb2fa9648be283abdd28bbd44dd94d9bd4d2b9bd4c4699e385ac2e34
+-- from sql/postgres/admission_retry.sql sha256 982cdb567d18dfd3e60a9269c95a1308181cd2658435c70d405e7fc9db4c376c
 -- RETRY OF A RUN — a run of its own that takes over what would come out the same; what that is, is
 -- decision/admission.sql's matter. Without a key its id is derived from the retried run alone, by
 -- other parts than any key's, so that no key can be in its way.
@@ -4118,6 +4119,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
@@ -4295,7 +4297,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/agenda.sql sha256 a2280f9db3a910416482a3de762308a8a1099712ef644f0615750b487ef33f91
+-- from sql/postgres/agenda.sql sha256 0399531556a41fa632f0e5b1c07dfe2522bf7f49dc499dc8e1f8d7d1f3d8f3ce
 -- AGENDA — what is due, for which run, when (DESIGN §5). Rows are written under the run's lock.
 -- Pages take runs, never agenda rows; the sweep puts back what is missing; faults move a row away.
 
@@ -4481,6 +4483,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -4522,6 +4525,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -5295,7 +5299,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch.sql sha256 0a29822153f6e83af18b72ed1b05cdb3806ed5ffd0f3eaff9cdbfb05a5766ff4
+-- from sql/postgres/dispatch.sql sha256 9f50041436282c4f3adf14988102c55babf6117db34215c456c3eff1d39a48e2
 -- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
 -- What a holder of a lease may do with it is in dispatch_start.sql.
 -- What runs for each step of a workflow has `plan_cache_mode = force_generic_plan`: decisions are
@@ -5691,7 +5695,7 @@ begin
     l.expires_at_ms, p_lease_ms, t.timeout_ms, t.package_key, p.base_dir, t.spec, t.task_key,
     s.attempt_count + case s.status when 'ready' then 1 else 0 end
   from jsonb_array_elements(v_offers) with ordinality as o (value, position)
-  -- each by itself: a plan that joins them may walk through all leases there ever were
+  -- each by itself: a plan that joins them may walk through all leases, or all tasks, there are
   cross join lateral (
     select m.attempt_id
     from ql.attempt_offer as m
@@ -5706,7 +5710,9 @@ begin
   ) as l
   join ql.task_attempt as a on a.attempt_id = m.attempt_id
   join ql.step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
-  join ql.task_revision as t on t.task_id = a.task_id
+  cross join lateral (
+    select t.* from ql.task_revision as t where t.task_id = a.task_id offset 0
+  ) as t
   join ql.package as p on p.package_key = t.package_key
   where l.status = 'leased'
     and l.offer_id = o.value ->> 'offer_id'
@@ -5716,7 +5722,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch_start.sql sha256 0f2363195ec208548e6d83bf30fb0770c681a5b3f90e2ec8401f153a7f6958cb
+-- from sql/postgres/dispatch_start.sql sha256 c6c29466d4ed2d856272f74aa4a01e43e5ddbc9f232e9daed254292629424911
 -- DISPATCH, START — what the holder of a lease does with it: read the input, cross the start
 -- barrier, say that the execution runs, renew (DOMAIN §3.5, DESIGN §5, §6).
 
@@ -5737,6 +5743,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 begin
@@ -5907,6 +5914,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '100ms'
 as $$
 declare
@@ -5967,7 +5975,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/completion.sql sha256 8a6ab985aa9e32b385d01c0def1d41fabdf2ba933e18c0c09751947b3ecc42b5
+-- from sql/postgres/completion.sql sha256 c370fa978f2190cf0609b6e5cdc94f2f24e9d43159d47f28cddd45b564f71271
 -- COMPLETION — how executions ended, as workers say it (DOMAIN §3.5, DESIGN §9).
 -- The lease row is the authority: a report may come after its expiry while the fence stands.
 
@@ -6084,6 +6092,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '100ms'
 as $$
 declare
@@ -6134,7 +6143,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/recovery.sql sha256 37532024b45ece73f2af9aaa7522c6f0e69df214c1e5e1ec46f46909746c778c
+-- from sql/postgres/recovery.sql sha256 7e42ca8c0fb3b42837ef5b167fee992b3b6749932d6094fb1468a75c26a1554a
 -- RECOVERY — back-offs that are over, and work whose worker is silent (DESIGN §5, §9).
 -- A lease that expires proves nothing by itself: evidence becomes an attestation, and that decides.
 
@@ -6193,6 +6202,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -6256,6 +6266,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -6372,6 +6383,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -6419,6 +6431,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -6436,7 +6449,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/cancellation.sql sha256 26e9c1dd6c1ec0241670a7a4ac612615ff752cdbd064dbbf5f1e671ac9fba364
+-- from sql/postgres/cancellation.sql sha256 09e9fcf7feeca67f7a57bd81724e297647425a1ed9fc09318ce030a6924afab6
 -- CANCELLATION — an intent first, convergence after it (DOMAIN §3.9, DESIGN §5).
 -- The first intent wins. Two roads: task runs that never started settle by a set-based page, all
 -- other runs one a transaction, by attempt authority. What is held elsewhere is passed over.
@@ -6497,6 +6510,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 begin
@@ -6591,6 +6605,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -6638,6 +6653,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -6675,6 +6691,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -6804,6 +6821,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare

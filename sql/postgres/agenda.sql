@@ -183,6 +183,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -224,6 +225,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare

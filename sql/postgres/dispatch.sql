@@ -393,7 +393,7 @@ begin
     l.expires_at_ms, p_lease_ms, t.timeout_ms, t.package_key, p.base_dir, t.spec, t.task_key,
     s.attempt_count + case s.status when 'ready' then 1 else 0 end
   from jsonb_array_elements(v_offers) with ordinality as o (value, position)
-  -- each by itself: a plan that joins them may walk through all leases there ever were
+  -- each by itself: a plan that joins them may walk through all leases, or all tasks, there are
   cross join lateral (
     select m.attempt_id
     from ql.attempt_offer as m
@@ -408,7 +408,9 @@ begin
   ) as l
   join ql.task_attempt as a on a.attempt_id = m.attempt_id
   join ql.step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
-  join ql.task_revision as t on t.task_id = a.task_id
+  cross join lateral (
+    select t.* from ql.task_revision as t where t.task_id = a.task_id offset 0
+  ) as t
   join ql.package as p on p.package_key = t.package_key
   where l.status = 'leased'
     and l.offer_id = o.value ->> 'offer_id'

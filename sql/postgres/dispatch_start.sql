@@ -18,6 +18,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 begin
@@ -188,6 +189,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '100ms'
 as $$
 declare

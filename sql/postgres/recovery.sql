@@ -56,6 +56,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -119,6 +120,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -235,6 +237,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
@@ -282,6 +285,7 @@ set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
 set lock_timeout = '1s'
 as $$
 declare
