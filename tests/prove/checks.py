@@ -35,5 +35,4 @@ CHECKS = (
     Check("power", "power fails: what was acknowledged is there again", 60, 2),
     Check("disks", "a full disk and a failing fsync are told, and work goes on", 20),
     Check("small", "small machines: memory, waits, bytes, wake-ups", 85),
-    Check("inputs", "bad input is refused in words and leaves nothing", 40, 2),
 )
