@@ -135,3 +135,18 @@ def test_a_stage_that_gets_through_forgets_its_fault(store: Store) -> None:
     store.call("record_fault", p_run_id=run_id, p_stage="task_admission", p_error="broken")
     assert acting.admit(store, run_id)["outcome"] == "applied"
     assert store.read("fault_state", run_id=run_id) == []
+
+
+def test_work_whose_fault_is_released_stands_where_it_was_due(
+    store: Store, clock: FakeClock
+) -> None:
+    """Found by simulation: it stood at the release, later than a deadline that had passed."""
+    run_id = acting.begun(store, {"a": []}, run_timeout_ms=60_000)
+    at = acting.agenda(store, run_id)["deadline"]
+    clock.set(at + 10)
+    fault = {"p_run_id": run_id, "p_stage": "deadline"}
+    store.call("record_fault", **fault, p_error="disk on fire")
+    clock.advance(5)
+    store.call("release_fault", **fault)
+    assert acting.agenda(store, run_id)["deadline"] == at
+    assert acting.unbroken(store)

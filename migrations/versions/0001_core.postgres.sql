@@ -4297,7 +4297,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/agenda.sql sha256 0399531556a41fa632f0e5b1c07dfe2522bf7f49dc499dc8e1f8d7d1f3d8f3ce
+-- from sql/postgres/agenda.sql sha256 4466a5fb1a3d0b6d53007ca4d9fd6789aa952e9a58b76bfef5660bd87325a2b2
 -- AGENDA — what is due, for which run, when (DESIGN §5). Rows are written under the run's lock.
 -- Pages take runs, never agenda rows; the sweep puts back what is missing; faults move a row away.
 
@@ -4643,7 +4643,7 @@ $$;
 
 -- STEP     release_fault — an operator has mended the cause: forget the fault, try now
 -- LOCKS    2 run (waits)
--- READS    run_fault
+-- READS    run_fault, agenda_missing
 -- WRITES   run_fault, agenda
 -- RETURNS  applied | settled (there was no fault)
 -- RAISES   QL404, QL503
@@ -4673,6 +4673,12 @@ begin
     update ql.agenda as a
     set due_at_ms = least(a.due_at_ms, ql.now_ms())
     where a.run_id = p_run_id and a.stage = p_stage;
+  end if;
+  -- only a fault excuses a row that stands later than its work was due
+  if found and p_stage in ('deadline', 'retry', 'expiry') then
+    update ql.agenda as a set due_at_ms = m.due_at_ms
+    from ql.agenda_missing as m
+    where (a.run_id, a.stage) = (p_run_id, p_stage) and (m.run_id, m.stage) = (p_run_id, p_stage);
   end if;
   return query select p_run_id, v_outcome;
 end;

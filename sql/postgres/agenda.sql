@@ -343,7 +343,7 @@ $$;
 
 -- STEP     release_fault — an operator has mended the cause: forget the fault, try now
 -- LOCKS    2 run (waits)
--- READS    run_fault
+-- READS    run_fault, agenda_missing
 -- WRITES   run_fault, agenda
 -- RETURNS  applied | settled (there was no fault)
 -- RAISES   QL404, QL503
@@ -373,6 +373,12 @@ begin
     update ql.agenda as a
     set due_at_ms = least(a.due_at_ms, ql.now_ms())
     where a.run_id = p_run_id and a.stage = p_stage;
+  end if;
+  -- only a fault excuses a row that stands later than its work was due
+  if found and p_stage in ('deadline', 'retry', 'expiry') then
+    update ql.agenda as a set due_at_ms = m.due_at_ms
+    from ql.agenda_missing as m
+    where (a.run_id, a.stage) = (p_run_id, p_stage) and (m.run_id, m.stage) = (p_run_id, p_stage);
   end if;
   return query select p_run_id, v_outcome;
 end;

@@ -211,6 +211,22 @@ where run_id = :p_run_id
 delete from run_fault
 where run_id = :p_run_id and stage = :p_stage;
 
+-- only a fault excuses a row that stands later than its work was due
+update agenda
+set due_at_ms = (
+  select m.due_at_ms
+  from agenda_missing as m
+  where m.run_id = :p_run_id and m.stage = :p_stage
+)
+where run_id = :p_run_id
+  and stage = :p_stage
+  and exists (select 1 from temp.answer as a where a.outcome = 'applied')
+  and exists (
+    select 1
+    from agenda_missing as m
+    where m.run_id = :p_run_id and m.stage = :p_stage
+  );
+
 select
   a.entity_id as run_id,
   a.outcome
