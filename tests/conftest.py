@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from qinglong_sql.store import Store
-from tests import engines
+from tests import coverage, engines
 from tests.binaries import find
 from tests.engines import Engine
 from tests.server import Server, start, stop
@@ -34,11 +34,15 @@ ServerOf = Callable[[int], Server]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--postgres", default=None, help="major version to test with, or `all`")
+    parser.addoption(
+        "--coverage", metavar="FOLDER", help="leave there what PL/pgSQL was run (tests/coverage.py)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else fixtures would not be torn down
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    coverage.begin(config.getoption("--coverage"))
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):  # a screen is what a test says
         os.environ.pop(name, None)
     for number in (signal.SIGINT, signal.SIGHUP):  # what is ignored here is so for all children
@@ -87,6 +91,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The counts, as the very last line: `.ci/run` adds them up."""
+    coverage.finish()
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(config, "workerinput") or config.option.collectonly:
         return
@@ -105,7 +110,8 @@ def server_of() -> Iterator[ServerOf]:
 
     def server(major: int) -> Server:
         if major not in running:
-            running[major] = start(next(one for one in find()[0] if one.major == major))
+            binaries = next(one for one in find()[0] if one.major == major)
+            running[major] = start(binaries, options=coverage.options(binaries))
             engines.postgres_template(running[major])
         return running[major]
 

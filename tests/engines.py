@@ -17,6 +17,7 @@ from pytest_postgresql.janitor import DatabaseJanitor
 
 from qinglong_sql import migrate
 from scripts import frozen
+from tests import coverage
 from tests.server import SQL_ROOT, Server, dsn, install
 
 TEMPLATE = "ql_template"
@@ -49,7 +50,9 @@ def fresh_sqlite(folder: Path, template: Path) -> str:
 def postgres_template(server: Server, sql_root: Path = SQL_ROOT) -> None:
     """Install the living SQL into the template database of a server."""
     janitor(server, TEMPLATE, template=None).init()
-    install(dsn(server, TEMPLATE), folder=server.binaries.folder, sql_root=sql_root)
+    url = dsn(server, TEMPLATE)
+    install(url, folder=server.binaries.folder, sql_root=sql_root)
+    coverage.prepare(url)
 
 
 def fresh_postgres(server: Server, template: str | None = TEMPLATE) -> str:
@@ -63,6 +66,7 @@ def drop_postgres(server: Server, url: str) -> None:
     """Drop a database of `fresh_postgres`, whoever is still connected to it."""
     found = re.search(r"/([a-z0-9_]+)$", url)
     assert found, url
+    coverage.collect(url)
     janitor(server, found[1], template=None).drop()
 
 

@@ -6,7 +6,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from qinglong_sql.errors import Unknown
+from qinglong_sql.errors import Malformed, Unknown
 from tests import acting
 from tests.acting import Engine, Store
 from tests.stores import FakeClock
@@ -150,3 +150,23 @@ def test_work_whose_fault_is_released_stands_where_it_was_due(
     store.call("release_fault", **fault)
     assert acting.agenda(store, run_id)["deadline"] == at
     assert acting.unbroken(store)
+
+
+PAGES = [
+    "due_page", "frontier_page", "task_admission_page", "retry_page", "deadline_page",
+    "settle_task_cancellations",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [0, 33, None])
+@pytest.mark.parametrize("step", PAGES)
+def test_a_page_has_one_to_32_candidates(store: Store, step: str, limit: int | None) -> None:
+    stage = {"p_stage": "expiry"} if step == "due_page" else {}
+    with pytest.raises(Malformed, match="1 to 32"):
+        store.call(step, **stage, p_after_due_at_ms=-1, p_after_run_id="", p_limit=limit)
+
+
+@pytest.mark.parametrize("limit", [0, 1025, None])
+def test_a_sweep_takes_one_to_1024_runs(store: Store, limit: int | None) -> None:
+    with pytest.raises(Malformed, match="1 to 1024"):
+        store.call("sweep_agenda", p_after_run_id="", p_limit=limit)

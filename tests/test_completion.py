@@ -363,7 +363,6 @@ def test_what_was_attested_cannot_be_reported(store: Store) -> None:
 
 HUGE = '{"a":1e400000}'
 DEEP = '{"a":' * 20_000 + "1" + "}" * 20_000
-NESTED = '{"a":' * 100 + "1" + "}" * 100  # deeper than limits.JSON_DEPTH
 
 
 @pytest.mark.parametrize("bad", [HUGE, DEEP], ids=["huge", "deep"])
@@ -376,9 +375,12 @@ def test_an_output_that_cannot_be_read_blocks_no_other_report(store: Store, bad:
     ]  # fmt: skip
 
 
-def test_an_output_that_cannot_be_walked_is_malformed(store: Store) -> None:
+# deeper than limits.JSON_DEPTH, and deeper than a function can call itself
+@pytest.mark.parametrize("levels", [100, 5_000])
+def test_an_output_that_cannot_be_walked_is_malformed(store: Store, levels: int) -> None:
     """SQLite, whose only worker writes outputs as text, refuses the whole batch."""
-    text = json.dumps(two_ends(store)).replace('"output": null', f'"output": {NESTED}', 1)
+    nested = '{"a":' * levels + "1" + "}" * levels
+    text = json.dumps(two_ends(store)).replace('"output": null', f'"output": {nested}', 1)
     if store.engine == "sqlite":
         with pytest.raises(Malformed):
             store.call("report_attempts", p_commands=text)

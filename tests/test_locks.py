@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from qinglong_sql.errors import NotReady
+from qinglong_sql.errors import NotReady, Violated
 from qinglong_sql.store.postgres import PostgresStore, open_postgres_store
 from qinglong_sql.store.steps import Contended
 from tests import acting
@@ -87,6 +87,17 @@ def test_a_stage_is_contended_by_a_held_run_and_never_waits(
     assert store.call(step, p_run_id=run_id)[0]["outcome"] == "contended"
     assert time.monotonic() - started < 0.5
     assert acting.agenda(store, run_id) == before
+
+
+def test_a_fault_of_a_held_run_is_not_counted(store: Store, other: psycopg.Connection) -> None:
+    """Whoever holds it may be getting through."""
+    run_id, _ = running(store)
+    hold_run(other, run_id)
+    fault = {"p_run_id": run_id, "p_stage": "expiry", "p_error": "broken"}
+    assert store.call("record_fault", **fault) == []
+    assert store.read("fault_state") == []
+    other.rollback()
+    assert store.call("record_fault", **fault)[0]["fault_count"] == 1
 
 
 @pytest.mark.parametrize("command", ["start", "running", "report", "renew"])
@@ -379,3 +390,21 @@ def disturb_once(hand: Hand) -> None:
             acting.cancel(hand.store, run_id)
         except Contended:
             return
+
+
+# What a foreign hand on the schema can break
+
+
+def test_an_offer_that_no_decision_leases_breaks_a_promise(
+    store: PostgresStore, other: psycopg.Connection
+) -> None:
+    acting.begun(store, {"a": []})
+    (text,) = (
+        other.execute("select pg_get_viewdef('ql.dispatch_effect'::regclass)").fetchone() or ()
+    )
+    blind = f"select * from ({text.rstrip(';')}) as v where false"
+    other.execute(f"create or replace view ql.dispatch_effect as {blind}")  # type: ignore[arg-type]
+    other.commit()
+    with pytest.raises(Violated, match="leases nothing"):
+        acting.lease(store)
+    assert store.read("attempt_state", lease_status=None)[0]["status"] == "claimed"

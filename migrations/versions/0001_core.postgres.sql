@@ -3688,7 +3688,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/publication.sql sha256 82985b83be7f26a6fc22d233ee614ecbdf394694a606175d4a9ff666c8a4fa58
+-- from sql/postgres/publication.sql sha256 00017a0dbaf1c5cd5e5c8d810925e944741aca26e97c182ee7c8456d8705e5e2
 -- PUBLICATION — a manifest becomes a generation (DESIGN §5). The same content is a replay; an older
 -- content again is a new number. Runs keep the generation that they were started with.
 
@@ -3733,10 +3733,7 @@ begin
       using errcode = 'QL400';
   end if;
   v_model := p_manifest::jsonb;
-  v_manifest := ql.canonical_object(v_model);
-  if v_manifest is null then
-    raise exception 'the manifest is nested too deeply' using errcode = 'QL400';
-  end if;
+  v_manifest := ql.canonical(v_model);
   v_digest := ql.sha256_hex(v_manifest);
 
   insert into ql.package (package_key, generation, base_dir, updated_at_ms)

@@ -42,10 +42,7 @@ begin
       using errcode = 'QL400';
   end if;
   v_model := p_manifest::jsonb;
-  v_manifest := ql.canonical_object(v_model);
-  if v_manifest is null then
-    raise exception 'the manifest is nested too deeply' using errcode = 'QL400';
-  end if;
+  v_manifest := ql.canonical(v_model);
   v_digest := ql.sha256_hex(v_manifest);
 
   insert into ql.package (package_key, generation, base_dir, updated_at_ms)
