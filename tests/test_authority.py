@@ -16,22 +16,19 @@ from typing import Any, Literal
 
 import psycopg
 import pytest
-from psycopg import sql
-from psycopg.rows import dict_row
 
 from qinglong_sql import migrate
 from qinglong_sql.store.steps import STEPS
 from tests import acting, sqltext
 from tests.acting import Held
 from tests.catalog import catalog
+from tests.doors import GROUPS, LOGINS, Doors, life, logins_of
 from tests.engines import Engine
 from tests.server import SQL_ROOT, Server, dsn, tool
 from tests.stores import FakeClock, sqlite_store
 
 every_version = pytest.mark.all_versions
 GOLDEN = Path(__file__).parent / "golden" / "authority.txt"
-GROUPS = ("admission", "scheduler", "worker", "operator", "reader")
-LOGINS = (*GROUPS, "stranger")
 REFUSED = "42501"
 NOT_POSSIBLE = "55000"  # a view that nobody could write to
 PATH = "search_path=pg_catalog, pg_temp"
@@ -42,17 +39,8 @@ Connection = psycopg.Connection[Any]
 
 @pytest.fixture
 def logins(postgres_server: Server, postgres_dsn: str) -> Iterator[dict[str, str]]:
-    """A DSN for each role, of a login that is a member of just that."""
-    database = postgres_dsn.rsplit("/", 1)[1]
-    with psycopg.connect(postgres_dsn, autocommit=True) as dba:
-        for role in LOGINS:
-            dba.execute(f"create role login_{role} login")
-            if role in GROUPS:
-                dba.execute(f"grant ql_{role} to login_{role}")
-        yield {role: dsn(postgres_server, database, f"login_{role}") for role in LOGINS}
-        for role in LOGINS:
-            dba.execute(f"drop owned by login_{role} cascade")
-            dba.execute(f"drop role login_{role}")
+    with logins_of(postgres_server, postgres_dsn) as found:
+        yield found
 
 
 @pytest.fixture
@@ -85,6 +73,11 @@ RELATIONS = """
   from pg_class as c
   where c.relnamespace::regnamespace::text ~ '^ql(_|$)' and c.relkind not in ('i', 't')
   order by 2, 1"""
+
+
+OTHER_TYPES = """
+  select t.typname from pg_type as t
+  where t.typnamespace::regnamespace::text ~ '^ql(_|$)' and t.typtype <> 'c' and t.typelem = 0"""
 
 
 def things(dba: Connection) -> list[Thing]:
@@ -152,6 +145,7 @@ def test_each_login_may_do_its_own_and_nothing_else(
 ) -> None:
     found = things(dba)
     assert {one.name for one in found if one.kind == "table"} == TABLES.keys()
+    assert dba.execute(OTHER_TYPES).fetchall() == []
     cells: dict[int, list[str]] = {number: [] for number in range(len(found))}
     for role in LOGINS:
         with psycopg.connect(logins[role], autocommit=True) as connection:
@@ -354,71 +348,10 @@ def test_ql_authority_moves_what_moves_and_deletes_no_history(dba: Connection) -
 # -- a life, each step through the door of its role
 
 
-class Doors:
-    """A store in which every step is called by the login of its role, and views by the reader."""
-
-    engine: Literal["postgres"] = "postgres"
-
-    def __init__(self, logins: dict[str, str]) -> None:
-        self.of = {
-            role: psycopg.connect(logins[role], autocommit=True, row_factory=dict_row)
-            for role in GROUPS
-        }
-        self._reader = psycopg.connect(logins["reader"], autocommit=True, row_factory=dict_row)
-
-    def call(self, step: str, /, **params: object) -> list[dict[str, Any]]:
-        one = STEPS[step]
-        names = sql.SQL(", ").join(sql.SQL("{} => %s").format(sql.Identifier(p)) for p in params)
-        text = sql.SQL("select * from {}.{}({})").format(
-            sql.Identifier(one.schema), sql.Identifier(step), names
-        )
-        door = self.of[one.schema.removeprefix("ql_")]
-        return door.execute(text, list(params.values())).fetchall()
-
-    def read(self, view: str, /, *, order: str = "", **equals: object) -> list[dict[str, Any]]:
-        terms = " and ".join(f"{name} = %s" for name in equals) or "true"
-        text = f"select * from ql.{view} where {terms}" + (f" order by {order}" if order else "")
-        return self._reader.execute(text, list(equals.values())).fetchall()  # type: ignore[arg-type]
-
-    def close(self) -> None:
-        for connection in (*self.of.values(), self._reader):
-            connection.close()
-
-
 @pytest.fixture
 def doors(logins: dict[str, str]) -> Iterator[Doors]:
     with closing(Doors(logins)) as opened:
         yield opened
-
-
-def life(store: Any, key: str) -> list[Any]:
-    """A run that succeeds and one that is cancelled while it runs; what became of them."""
-    acting.publish(store, {"a": [], "b": ["a"]})
-    first, second = acting.start(store, key=key), acting.start(store, key=f"{key} again")
-    session = {"worker": key, "session": key}
-    acting.register(store, **session)
-    for step in ("a", "b"):
-        acting.page(store, "task_admission_page")
-        one = acting.lease(store, f"{key} {step}", run_id=first, **session)[step]
-        acting.cross(store, one)
-        asked = {"p_attempt_id": one.attempt_id, "p_token": one.token}
-        assert store.call("attempt_input", **asked)[0]["input"].startswith('{"input":{}')
-        acting.renew(store, one)
-        acting.report(store, one, output='{"x":1}')
-        acting.page(store, "frontier_page")
-    live = acting.lease(store, f"{key} c", run_id=second, **session)["a"]
-    acting.run(store, live)
-    acting.cancel(store, second)
-    acting.converge(store, second)
-    named = {"p_attempt_id": live.attempt_id, "p_reason": "power cut", "p_actor": "ann"}
-    store.call("declare_stopped", **named, p_follow=None)
-    acting.converge(store, second)
-    store.call("end_session", p_worker_id=key, p_session_id=key)
-    assert acting.unbroken(store)
-    return [
-        (acting.ended(store, run_id), acting.statuses(store, run_id), acting.events(store, run_id))
-        for run_id in (first, second)
-    ]
 
 
 @every_version
@@ -427,61 +360,6 @@ def test_five_logins_lead_a_run_through_its_whole_life(doors: Doors) -> None:
     assert done == ("succeeded", None)
     assert cancelled == ("cancelled", "workflow_cancelled")
     assert len(events) > 15
-
-
-TRAPS = """
-  create schema trap;
-  grant usage on schema trap to public;
-  create function trap.spring (text, text) returns boolean language plpgsql
-    as $$ begin raise 'trapped'; end $$;
-  create function trap.spring (bigint, bigint) returns boolean language plpgsql
-    as $$ begin raise 'trapped'; end $$;
-  create operator trap.= (leftarg = text, rightarg = text, function = trap.spring);
-  create operator trap.= (leftarg = bigint, rightarg = bigint, function = trap.spring);
-  create operator trap.<> (leftarg = text, rightarg = text, function = trap.spring);
-  create operator trap.|| (leftarg = text, rightarg = text, function = trap.spring);
-  create function trap.length (text) returns int language plpgsql
-    as $$ begin raise 'trapped'; end $$;
-  create function trap.octet_length (text) returns int language plpgsql
-    as $$ begin raise 'trapped'; end $$;
-  create function trap.clock_timestamp () returns timestamptz language plpgsql
-    as $$ begin raise 'trapped'; end $$;
-  create function trap.pg_try_advisory_xact_lock (bigint) returns boolean language plpgsql
-    as $$ begin raise 'trapped'; end $$;
-  create domain trap.jsonb as text;
-  create domain trap.text as int;
-  create table trap.run (run_id int);
-  create table trap.agenda (run_id int)"""
-TEMPORARY = """
-  create temp table run (run_id int);
-  create temp table task_attempt (run_id int);
-  create temp table agenda (run_id int);
-  create temp table effect (run_id int);
-  create temp table pg_class (oid int);
-  create function pg_temp.length (pg_catalog.text) returns int language plpgsql
-    as $$ begin raise 'trapped'; end $$;
-  create function pg_temp.now_ms () returns bigint language plpgsql
-    as $$ begin raise 'trapped'; end $$;
-  create domain pg_temp.jsonb as pg_catalog.text;
-  set search_path = trap, pg_temp, pg_catalog, ql, ql_worker"""
-
-
-@every_version
-def test_a_hostile_path_and_objects_named_like_ours_change_nothing(
-    dba: Connection, doors: Doors
-) -> None:
-    plain = life(doors, "plain")
-    dba.execute(TRAPS)
-    views = [one.name for one in things(dba) if one.kind == "view"]
-    for connection in doors.of.values():
-        connection.execute(TEMPORARY)
-        for text in ("select length('x'::pg_catalog.text)", "select 'a'::pg_catalog.text = 'a'"):
-            with pytest.raises(psycopg.errors.RaiseException, match="trapped"):
-                connection.execute(text)
-    assert life(doors, "trapped") == plain
-    for view in views:
-        seen = doors.of["reader"].execute(f"select * from ql.{view}").fetchall()  # type: ignore[arg-type]
-        assert len(seen) == len(doors.read(view)), view
 
 
 # -- a worker without a live token moves nothing
