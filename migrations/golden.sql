@@ -687,7 +687,7 @@ ALTER FUNCTION ql.attempt_key(p_attempt_id text) OWNER TO ql_migrator;
 --
 
 CREATE FUNCTION ql.canonical(p_value jsonb) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    LANGUAGE plpgsql IMMUTABLE STRICT
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
@@ -1319,7 +1319,7 @@ ALTER FUNCTION ql.is_object(p_text text) OWNER TO ql_migrator;
 --
 
 CREATE FUNCTION ql.is_storable(p_value json, p_depth integer) RETURNS boolean
-    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    LANGUAGE plpgsql IMMUTABLE STRICT
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare

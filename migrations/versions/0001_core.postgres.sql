@@ -6,7 +6,7 @@ set local search_path = pg_catalog, pg_temp;
 
 set local search_path = pg_catalog, pg_temp;
 
--- from sql/postgres/schema.sql sha256 af88f5ce3f8e73c0dfdc37a31ada369c69d2092fdf21d077169dc6e53a41ecc0
+-- from sql/postgres/schema.sql sha256 2fed746df239115bc1a1faf74306008a22ad187a356452225a8081ce3f66753c
 -- SCHEMAS — the schema is the permission class (DESIGN §8): `ql` holds tables, views and internals,
 -- every other schema the functions that the role of its name may execute.
 -- Owners: ql_migrator of `ql`, its tables, views and helpers, so that ql_authority, which owns the
@@ -161,13 +161,13 @@ begin
 end;
 $$;
 
--- HELPER   canonical — JSON with keys sorted by byte and no insignificant space (DESIGN §4)
+-- HELPER   canonical — JSON with keys sorted by byte and no insignificant space (DESIGN §4); not
+--          parallel safe, as is_storable: they are called where a worker could not begin a block
 create or replace function ql.canonical (p_value jsonb)
 returns text
 language plpgsql
 immutable
 strict
-parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -217,7 +217,6 @@ returns boolean
 language plpgsql
 immutable
 strict
-parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
 declare

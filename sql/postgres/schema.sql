@@ -152,13 +152,13 @@ begin
 end;
 $$;
 
--- HELPER   canonical — JSON with keys sorted by byte and no insignificant space (DESIGN §4)
+-- HELPER   canonical — JSON with keys sorted by byte and no insignificant space (DESIGN §4); not
+--          parallel safe, as is_storable: they are called where a worker could not begin a block
 create or replace function ql.canonical (p_value jsonb)
 returns text
 language plpgsql
 immutable
 strict
-parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -208,7 +208,6 @@ returns boolean
 language plpgsql
 immutable
 strict
-parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
 declare
