@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -16,7 +17,7 @@ from qinglong_sql.errors import NotReady, Violated
 from qinglong_sql.store.postgres import PostgresStore, open_postgres_store
 from qinglong_sql.store.steps import Contended
 from tests import acting
-from tests.acting import Held, Store
+from tests.acting import Held, Row, Store
 
 HAMMER_S = 10.0
 HAMMER_LEASE_MS = 5_000
@@ -98,6 +99,35 @@ def test_a_fault_of_a_held_run_is_not_counted(store: Store, other: psycopg.Conne
     assert store.read("fault_state") == []
     other.rollback()
     assert store.call("record_fault", **fault)[0]["fault_count"] == 1
+
+
+def test_an_attempt_that_is_admitted_between_the_locks_is_contended(
+    store: PostgresStore, other: psycopg.Connection, postgres_dsn: str
+) -> None:
+    """Its authority was not asked for, so the run is left to the next cycle."""
+    run_id = acting.begun(store, {"a": [], "b": [], "c": ["b"]})
+    held = acting.lease(store, "o1", "o2")
+    acting.run(store, *held.values())
+    acting.report(store, held["b"])
+    store.call("advance_frontier", p_run_id=run_id)  # c is ready, and has no attempt yet
+    (text,) = other.execute("select pg_get_functiondef('ql.attempt_key'::regproc)").fetchone() or ()
+    wait = "begin\n  perform pg_advisory_xact_lock_shared(4711);\n"
+    other.execute(text.replace("begin\n", wait, 1))
+    other.commit()
+    other.execute("select pg_advisory_xact_lock(4711)")
+    answers: list[Row] = []
+    with closing(open_postgres_store(postgres_dsn)) as second:
+        hand = threading.Thread(target=lambda: answers.append(acting.recover(second, run_id)))
+        hand.start()
+        waiting = "select from pg_locks where locktype = 'advisory' and not granted"
+        for _ in range(500):
+            if other.execute(waiting).fetchone():
+                break
+            time.sleep(0.001)
+        assert acting.admit(store, run_id)["outcome"] == "applied"
+        other.rollback()
+        hand.join()
+    assert [row["outcome"] for row in answers] == ["contended"]
 
 
 @pytest.mark.parametrize("command", ["start", "running", "report", "renew"])
