@@ -12,6 +12,7 @@ PLAIN_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 SHOWN_CHARS = 80
 SUGGESTIONS = 100
 ALIASES_SHOWN = 3
+FAULTS_TOLD = 500
 WHY_HIDDEN = f"({HIDDEN} hides what may be a secret)"
 Paint = Callable[[str, str], str]
 
@@ -99,8 +100,13 @@ class PackageFaults(Exception):
         return self.render()
 
     def render(self, paint: Paint = plain, width: int = WIDTH) -> str:
-        """Every fault with its line, `paint` giving the parts their colours."""
-        told = [fault.render(self.filename, self.source, paint, width) for fault in self.faults]
+        """Every fault, up to FAULTS_TOLD, with its line, `paint` giving the parts their colours."""
+        told = [
+            fault.render(self.filename, self.source, paint, width)
+            for fault in self.faults[:FAULTS_TOLD]
+        ]
+        if len(self.faults) > FAULTS_TOLD:
+            told.append(f"and {len(self.faults) - FAULTS_TOLD} more faults; --json tells all")
         if any(HIDDEN in one for one in told):
             told.append(WHY_HIDDEN)
         return "\n".join(told)

@@ -8,6 +8,7 @@ part of an environment.
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 # PyYAML ends a line at each of these, so the shown line must as well.
@@ -15,6 +16,8 @@ LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 WIDTH = 120
 HIDDEN = "***"
 CUT = "..."
+NEAR = 8  # so many widths on either side of a place are looked at
+Piece = tuple[int, str, bool]  # where it starts from 0, its text, whether it is hidden
 # Keys that hold an environment, and what one slip of the finger makes of `env`.
 ENV_KEY = re.compile(
     r"env(s|iron|[_-]?vars?)?|e\w{0,2}v\w*(iro|rio|nm)\w*|variables|vars|x-.*env.*"
@@ -63,6 +66,7 @@ class Source:
     unread: tuple[int, int] | None = None
     unread_env: bool = False
     lines: tuple[str, ...] = field(init=False, default=())
+    _pieces: dict[int, list[Piece]] = field(init=False, default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lines", tuple(LINE_END.split(self.text)))
@@ -74,9 +78,10 @@ class Source:
         """
         if not 1 <= line <= len(self.lines) or not self.lines[line - 1].strip():
             return None
-        pieces = _pieces(self.lines[line - 1], self._spans(line))
+        if line not in self._pieces:
+            self._pieces[line] = _pieces(self.lines[line - 1], self._spans(line))
         before = after = ""
-        for start, text, hidden in pieces:
+        for start, text, hidden in _near(self._pieces[line], column - 1, width * NEAR):
             shown = HIDDEN if hidden else visible(text)
             if start + len(text) < column:
                 before += shown
@@ -190,8 +195,21 @@ def _indent(text: str) -> int:
     return len(text) - len(text.lstrip(" \t"))
 
 
-def _pieces(line: str, spans: list[tuple[int, int]]) -> list[tuple[int, str, bool]]:
-    """(start, text, hidden) of the line's pieces, in order."""
+def _near(pieces: list[Piece], place: int, far: int) -> Iterator[Piece]:
+    """Of the pieces what is no further from a place: a line may be as long as a file."""
+    low, high = max(0, place - far), place + far
+    for start, text, hidden in pieces:
+        if start + len(text) < low or start > high:
+            continue
+        if hidden:
+            yield start, text, hidden
+        else:
+            first = max(start, low)
+            yield first, text[first - start : high - start], hidden
+
+
+def _pieces(line: str, spans: list[tuple[int, int]]) -> list[Piece]:
+    """The line's pieces, in order."""
     pieces = []
     done = 0
     for start, end in spans:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 import qinglong_sql
-from qinglong_sql.cli.words import settle_colour
+from qinglong_sql.cli.words import LINE_CHARS, settle_colour
 
 COMPLETING = "_QINGLONG_SQL_COMPLETE"
 SENTENCE = 200
@@ -70,6 +70,15 @@ class Lazy(click.Group):
 
             ctx.fail(f"no command {name!r}{did_you_mean(name, COMMANDS)}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the command; what click says of a wrong argument does not repeat all of it."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if len(error.message) > LINE_CHARS:
+                error.message = f"{error.message[:LINE_CHARS]} …"  # type: ignore[misc]
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Every command with its whole first sentence: one that is cut off says nothing."""

@@ -18,6 +18,8 @@ from qinglong_sql.cli.words import complain, moment, now_ms, print_json, say
 from qinglong_sql.limits import INPUT_BYTES
 from qinglong_sql.store import Store
 
+INPUT_FILE_BYTES = 16 * INPUT_BYTES  # however much of it is space
+
 with_input = click.option(
     "--input", "pairs", multiple=True, metavar="K=V", help="One value of the run's input."
 )
@@ -33,7 +35,11 @@ def run_input(pairs: tuple[str, ...], file: Path | None) -> str:
     value: Any = {}
     if file is not None:
         try:
-            value = read_json(file.read_bytes())
+            with file.open("rb") as opened_file:
+                said = opened_file.read(INPUT_FILE_BYTES + 1)
+            if len(said) > INPUT_FILE_BYTES:
+                raise BadFile(f"{file}: larger than {INPUT_FILE_BYTES // 1024} KiB")
+            value = read_json(said)
         except OSError as error:
             raise BadFile(f"{file}: {error.strerror}") from error
         except ValueError as error:

@@ -27,6 +27,7 @@ COLOURS = {
     "ready": "blue",
 }
 Row = dict[str, Any]
+LINE_CHARS = 2_000
 
 
 def say(words: str, *, end: bool = True) -> None:
@@ -47,8 +48,12 @@ def say_wrapped(text: str, wide: int, hang: int = 0, **style: Any) -> None:
 
 
 def complain(words: str) -> None:
-    """Print to standard error, if it is there."""
+    """Print to standard error, if it is there; of a line as long as an argument, its beginning."""
     if sys.stderr is not None:
+        if len(words) > LINE_CHARS:
+            lines = words.split("\n")
+            cut = [f"{one[:LINE_CHARS]} …" if len(one) > LINE_CHARS else one for one in lines]
+            words = "\n".join(cut)
         with suppress(OSError):
             click.echo(_writable(words, sys.stderr.encoding), err=True)
 
