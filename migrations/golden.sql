@@ -1047,7 +1047,9 @@ begin
         case when p_kind = 'ended' then e.value ->> 'how' end as how,
         case when p_kind = 'ended' then e.value ->> 'exit_code' end as exit_text,
         case
-          when p_kind = 'ended' and e.value ->> 'exit_code' ~ '^-?[0-9]{1,9}$'
+          when p_kind = 'ended'
+            and jsonb_typeof(e.value -> 'exit_code') = 'number'
+            and e.value ->> 'exit_code' ~ '^-?[0-9]{1,9}$'
             then (e.value ->> 'exit_code')::bigint
         end as exit_code,
         case
@@ -3350,6 +3352,11 @@ declare
   v_next bigint;
 begin
   perform ql.assert_read_committed();
+  if p_error is null or p_stage is null or p_stage not in (
+    'frontier', 'task_admission', 'cancellation', 'deadline', 'retry', 'expiry'
+  ) then
+    raise exception 'a fault has an error and a stage of the agenda' using errcode = 'QL400';
+  end if;
   if not ql.hold_run(p_run_id) then
     return;
   end if;

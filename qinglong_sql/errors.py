@@ -1,6 +1,8 @@
 """What SQL refuses, as Python errors: one class a code, the same from both engines (DESIGN §6)."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+MESSAGE_CHARS: Final = 1_000
 
 
 class QinglongError(Exception):
@@ -9,6 +11,8 @@ class QinglongError(Exception):
     code: ClassVar[str] = "QL500"
 
     def __init__(self, message: str) -> None:
+        if len(message) > MESSAGE_CHARS:  # it quotes an argument, however long that was
+            message = f"{message[: MESSAGE_CHARS - 2]} …"
         super().__init__(message)
         self.message = message
 

@@ -4293,7 +4293,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/agenda.sql sha256 4466a5fb1a3d0b6d53007ca4d9fd6789aa952e9a58b76bfef5660bd87325a2b2
+-- from sql/postgres/agenda.sql sha256 a5942938cd18e4e56a25c139451f205d21e8c589bca0c421cda92cd41353d1e9
 -- AGENDA — what is due, for which run, when (DESIGN §5). Rows are written under the run's lock.
 -- Pages take runs, never agenda rows; the sweep puts back what is missing; faults move a row away.
 
@@ -4578,7 +4578,7 @@ $$;
 -- READS    run_fault
 -- WRITES   run_fault, agenda
 -- RETURNS  run_id, fault_count, next_try_at_ms; no row when someone else holds the run
--- RAISES   QL404, QL503
+-- RAISES   QL400, QL404, QL503
 -- REPLAY   counts again
 create or replace function ql_scheduler.record_fault (p_run_id text, p_stage text, p_error text)
 returns table (run_id text, fault_count bigint, next_try_at_ms bigint)
@@ -4598,6 +4598,11 @@ declare
   v_next bigint;
 begin
   perform ql.assert_read_committed();
+  if p_error is null or p_stage is null or p_stage not in (
+    'frontier', 'task_admission', 'cancellation', 'deadline', 'retry', 'expiry'
+  ) then
+    raise exception 'a fault has an error and a stage of the agenda' using errcode = 'QL400';
+  end if;
   if not ql.hold_run(p_run_id) then
     return;
   end if;
@@ -4938,7 +4943,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/authority.sql sha256 c862152e7a359b2a1fa958043f42620437f9289d3662a73a0515e1f84ef3dd31
+-- from sql/postgres/authority.sql sha256 3df56147766f8c76fa529cac2db12b43441b4218cb2b3f242914d8f7d8e9102e
 -- AUTHORITY — what all batches of workers share: expand, lock in order, keep what was said.
 -- The order is the one of DESIGN §6; start, running, report and attest go through it, and nothing
 -- else does.
@@ -5034,7 +5039,9 @@ begin
         case when p_kind = 'ended' then e.value ->> 'how' end as how,
         case when p_kind = 'ended' then e.value ->> 'exit_code' end as exit_text,
         case
-          when p_kind = 'ended' and e.value ->> 'exit_code' ~ '^-?[0-9]{1,9}$'
+          when p_kind = 'ended'
+            and jsonb_typeof(e.value -> 'exit_code') = 'number'
+            and e.value ->> 'exit_code' ~ '^-?[0-9]{1,9}$'
             then (e.value ->> 'exit_code')::bigint
         end as exit_code,
         case

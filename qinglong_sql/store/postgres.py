@@ -13,9 +13,9 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from qinglong_sql.errors import NotReady, QinglongError, error_of
+from qinglong_sql.errors import Malformed, NotReady, QinglongError, error_of
 from qinglong_sql.store import VIEWS, Row, select_text
-from qinglong_sql.store.steps import STEPS, Contended
+from qinglong_sql.store.steps import STEPS, Contended, check_params
 
 if TYPE_CHECKING:
     from qinglong_sql.stage import Stage
@@ -94,11 +94,9 @@ class PostgresStore:
         QinglongError by code, Contended, psycopg.OperationalError when the connection is lost (then
         whether it was committed is unknown; the step is repeated, DOMAIN §4).
         """
-        names = STEPS[step].params
-        if params.keys() != set(names):
-            raise TypeError(f"{step} takes {', '.join(names)}, not {', '.join(params)}")
+        check_params(step, params)
         with self._typed():
-            return self._rows(_CALLS[step], [params[name] for name in names])
+            return self._rows(_CALLS[step], [params[name] for name in STEPS[step].params])
 
     def page(self, stage: "Stage", after: tuple[int, str], limit: int) -> list[Row]:
         """One page of a stage: rows run_id, due_at_ms, outcome, effects in key order.
@@ -235,7 +233,11 @@ class PostgresStore:
                 raise error_of(code, message) from error
             if code in CONTENTION:
                 raise Contended(message) from error
+            if isinstance(error, psycopg.DataError):
+                raise Malformed("an argument is not the JSON or text that it should be") from error
             raise
+        except UnicodeEncodeError as error:
+            raise Malformed("no database would store this: a lone surrogate") from error
 
 
 def _keys(after: tuple[int, str], limit: int) -> dict[str, object]:

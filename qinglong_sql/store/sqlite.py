@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from qinglong_sql.errors import Malformed, NotReady, QinglongError, error_of
+from qinglong_sql.errors import NotReady, QinglongError, error_of
 from qinglong_sql.limits import SQLITE_BUSY_MS, SQLITE_CACHED_STATEMENTS
 from qinglong_sql.migrate import stands_at, upgrade_sqlite
 from qinglong_sql.store import VIEWS, Call, Row, select_text
@@ -20,7 +20,7 @@ from qinglong_sql.store.sqlfiles import Part, Step, sqlite_steps
 from qinglong_sql.store.sqlite_error import absent, ends_cycle, name_of, typed
 from qinglong_sql.store.sqlite_functions import FUNCTIONS
 from qinglong_sql.store.sqlite_shipped import newest_revision
-from qinglong_sql.store.steps import STEPS
+from qinglong_sql.store.steps import check_params
 
 if TYPE_CHECKING:
     from qinglong_sql.stage import Stage
@@ -118,9 +118,7 @@ class SqliteStore:
     def batch(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Run several steps in one transaction: all of them, or none."""
         for step, params in calls:
-            if params.keys() != set(STEPS[step].params):
-                wanted = ", ".join(STEPS[step].params)
-                raise TypeError(f"{step} takes {wanted}, not {', '.join(params)}")
+            check_params(step, params)
         return self._run([(self._steps[step], params) for step, params in calls])
 
     def page(self, stage: "Stage", after: tuple[int, str], limit: int) -> list[Row]:
@@ -228,9 +226,6 @@ class SqliteStore:
         return answers
 
     def _step(self, step: Step, params: Mapping[str, object], now_ms: int) -> list[Row]:
-        for value in params.values():
-            if isinstance(value, str) and "\0" in value:
-                raise Malformed("text holds a NUL character")
         bound = {"p_stage": step.word, **params, "now_ms": now_ms}
         if step.stage:
             bound["p_stage"] = step.stage

@@ -4,10 +4,12 @@ Both stores look steps up here; a name that is not here is a KeyError, so no nam
 input. SQLite has no schemas and takes the parameters only.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from qinglong_sql.errors import QinglongError
+from qinglong_sql.canonical import INT_MAX, INT_MIN, read_json, refuse_text
+from qinglong_sql.errors import Malformed, QinglongError
 
 
 class Contended(QinglongError):
@@ -77,3 +79,46 @@ STEPS: Final[dict[str, Step]] = {
     for schema, steps in _SIGNATURES.items()
     for name, params in steps.items()
 }
+
+_MAY_BE_NULL: Final = {("lease_attempts", "p_run_id"), ("declare_stopped", "p_follow")}
+_SMALL: Final = frozenset({"p_limit", "p_slots", "p_self_fencing"})  # `int` in PostgreSQL
+_SMALL_MAX: Final = 2**31 - 1
+_LISTS: Final = frozenset({"p_commands", "p_offers"})
+
+
+def check_params(step: str, params: Mapping[str, object]) -> None:
+    """Refuse what one engine would take otherwise than the other, before SQL sees it.
+
+    Raises KeyError for an unknown step, TypeError when its parameters are others, Malformed (QL400)
+    for null, NUL, lone surrogates, numbers out of bounds, and batches that `read_json` refuses; the
+    words never quote a value, which may be a token.
+    """
+    names = STEPS[step].params
+    if params.keys() != set(names):
+        raise TypeError(f"{step} takes {', '.join(names)}, not {', '.join(params)}")
+    for name, value in params.items():
+        if value is None and (step, name) not in _MAY_BE_NULL:
+            raise Malformed(f"{name[2:]} is missing")
+        if isinstance(value, str):
+            if reason := refuse_text(value):
+                raise Malformed(f"{name[2:]} {reason}")
+            if name in _LISTS:
+                _check_list(name, value)
+        elif isinstance(value, int):
+            least, most = (-_SMALL_MAX, _SMALL_MAX) if name in _SMALL else (INT_MIN, INT_MAX)
+            if not least <= value <= most:
+                raise Malformed(f"{name[2:]} is a number out of bounds")
+
+
+def _check_list(name: str, text: str) -> None:
+    try:
+        found = read_json(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise Malformed(f"{name[2:]} is not a JSON array that every reader takes alike")
+    if name == "p_offers" and not all(
+        isinstance(one, dict) and all(isinstance(said, str) for said in one.values())
+        for one in found
+    ):
+        raise Malformed("an offer is an object, and what it says is text")

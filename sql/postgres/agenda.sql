@@ -282,7 +282,7 @@ $$;
 -- READS    run_fault
 -- WRITES   run_fault, agenda
 -- RETURNS  run_id, fault_count, next_try_at_ms; no row when someone else holds the run
--- RAISES   QL404, QL503
+-- RAISES   QL400, QL404, QL503
 -- REPLAY   counts again
 create or replace function ql_scheduler.record_fault (p_run_id text, p_stage text, p_error text)
 returns table (run_id text, fault_count bigint, next_try_at_ms bigint)
@@ -302,6 +302,11 @@ declare
   v_next bigint;
 begin
   perform ql.assert_read_committed();
+  if p_error is null or p_stage is null or p_stage not in (
+    'frontier', 'task_admission', 'cancellation', 'deadline', 'retry', 'expiry'
+  ) then
+    raise exception 'a fault has an error and a stage of the agenda' using errcode = 'QL400';
+  end if;
   if not ql.hold_run(p_run_id) then
     return;
   end if;

@@ -93,7 +93,9 @@ begin
         case when p_kind = 'ended' then e.value ->> 'how' end as how,
         case when p_kind = 'ended' then e.value ->> 'exit_code' end as exit_text,
         case
-          when p_kind = 'ended' and e.value ->> 'exit_code' ~ '^-?[0-9]{1,9}$'
+          when p_kind = 'ended'
+            and jsonb_typeof(e.value -> 'exit_code') = 'number'
+            and e.value ->> 'exit_code' ~ '^-?[0-9]{1,9}$'
             then (e.value ->> 'exit_code')::bigint
         end as exit_code,
         case

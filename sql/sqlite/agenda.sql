@@ -141,8 +141,16 @@ where m.run_id = :each_run_id;
 
 -- STEP     record_fault — a run raised in a stage: try again later, and let the others pass
 -- WRITES   run_fault, agenda
--- RAISES   QL404
+-- RAISES   QL400, QL404
 -- REPLAY   counts again; the back-off doubles from one second to five minutes
+insert into temp.refusal (code, message)
+select 'QL400', 'a fault has an error and a stage of the agenda'
+where :p_error is null
+  or :p_stage is null
+  or :p_stage not in (
+    'frontier', 'task_admission', 'cancellation', 'deadline', 'retry', 'expiry'
+  );
+
 insert into temp.refusal (code, message)
 select 'QL404', 'no run ' || :p_run_id
 where not exists (select 1 from run as r where r.run_id = :p_run_id);

@@ -44,6 +44,7 @@ from (
     c.key as ordinal,
     cast(c.value ->> '$.attempt_id' as text) as attempt_id,
     case
+      when json_type(c.value, '$.fence') not in ('integer', 'text') then null
       when (c.value ->> '$.fence') glob '*[^0-9]*' then null
       when length(c.value ->> '$.fence') between 1 and 18
         then cast(c.value ->> '$.fence' as integer)
@@ -51,17 +52,27 @@ from (
     cast(c.value ->> '$.token' as text) as token,
     cast(c.value ->> '$.identity' as text) as identity,
     cast(c.value ->> '$.how' as text) as how,
-    case when json_type(c.value, '$.exit_code') = 'integer' then c.value ->> '$.exit_code' end
-      as exit_code,
+    case
+      when json_type(c.value, '$.exit_code') = 'integer'
+        and c.value ->> '$.exit_code' between -999999999 and 999999999
+        then c.value ->> '$.exit_code'
+    end as exit_code,
     case json_type(c.value, '$.output')
       when 'object' then canonical(c.value -> '$.output')
       else cast(c.value ->> '$.output' as text)
     end as output,
     cast(c.value ->> '$.error' as text) as error,
     cast(c.value ->> '$.reason' as text) as reason,
-    coalesce(json_type(c.value, '$.exit_code') not in ('integer', 'null'), 0) as odd,
+    coalesce(
+      json_type(c.value, '$.exit_code') not in ('integer', 'null')
+      or c.value ->> '$.exit_code' not between -999999999 and 999999999,
+      0
+    ) as odd,
     row_number() over (partition by c.value ->> '$.attempt_id' order by c.key) as times
-  from json_each(:p_commands) as c
+  from (
+    select e.key, case when e.type = 'object' then e.value else '{}' end as value
+    from json_each(:p_commands) as e
+  ) as c
 ) as d
 left join task_attempt as a on a.attempt_id = d.attempt_id;
 
