@@ -34,5 +34,6 @@ CHECKS = (
     Check("cancels", "no run ends while something of it is alive", 30, 1),
     Check("power", "power fails: what was acknowledged is there again", 60, 2),
     Check("disks", "a full disk and a failing fsync are told, and work goes on", 20),
+    Check("inputs", "bad input is refused in words and leaves nothing", 40, 2),
     Check("small", "small machines: memory, waits, bytes, wake-ups", 85),
 )
