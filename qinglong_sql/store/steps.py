@@ -80,7 +80,11 @@ STEPS: Final[dict[str, Step]] = {
     for name, params in steps.items()
 }
 
-_MAY_BE_NULL: Final = {("lease_attempts", "p_run_id"), ("declare_stopped", "p_follow")}
+_MAY_BE_NULL: Final = {
+    ("start_retry", "p_run_key"),
+    ("lease_attempts", "p_run_id"),
+    ("declare_stopped", "p_follow"),
+}
 _SMALL: Final = frozenset({"p_limit", "p_slots", "p_self_fencing"})  # `int` in PostgreSQL
 _SMALL_MAX: Final = 2**31 - 1
 _LISTS: Final = frozenset({"p_commands", "p_offers"})
