@@ -162,11 +162,11 @@ PAGES = [
 @pytest.mark.parametrize("step", PAGES)
 def test_a_page_has_one_to_32_candidates(store: Store, step: str, limit: int | None) -> None:
     stage = {"p_stage": "expiry"} if step == "due_page" else {}
-    with pytest.raises(Malformed, match="1 to 32|limit is missing"):
+    with pytest.raises(Malformed, match=r"1 to 32|limit is missing"):
         store.call(step, **stage, p_after_due_at_ms=-1, p_after_run_id="", p_limit=limit)
 
 
 @pytest.mark.parametrize("limit", [0, 1025, None])
 def test_a_sweep_takes_one_to_1024_runs(store: Store, limit: int | None) -> None:
-    with pytest.raises(Malformed, match="1 to 1024|limit is missing"):
+    with pytest.raises(Malformed, match=r"1 to 1024|limit is missing"):
         store.call("sweep_agenda", p_after_run_id="", p_limit=limit)
