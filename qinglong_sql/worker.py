@@ -18,12 +18,7 @@ from qinglong_sql.execution import GRACE_MS, boottime_ms
 from qinglong_sql.holding import FOLDER, Held
 from qinglong_sql.intake import Intake
 from qinglong_sql.leftover import Leftovers
-from qinglong_sql.limits import (
-    LEASE_MAX_MS,
-    LEASE_MIN_MS,
-    LEASE_MS,
-    STANDALONE_DISPATCH,
-)
+from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS, STANDALONE_DISPATCH
 from qinglong_sql.store import Call, Row, Store
 from qinglong_sql.workplace import take_lock, worker_id
 
@@ -284,6 +279,7 @@ class Worker:
                 self._leftovers.add(held.folder)
         for held in self._intake.prepare(fresh):
             self._leftovers.lose(held)
+        self._errors += self._intake.failures
 
     def _start(self) -> None:
         starts = self._asking.starts()
