@@ -4795,7 +4795,7 @@ CREATE VIEW ql.cancellation_effect AS
                 END AS to_status,
             v.version AS expected_version
            FROM ql.live_attempt v
-          WHERE ((v.status = 'claimed'::text) AND (v.lease_status IS DISTINCT FROM 'leased'::text))
+          WHERE ((v.status = 'claimed'::text) AND (v.lease_status IS DISTINCT FROM 'leased'::text) AND (v.cancel_reason IS NOT NULL))
         UNION ALL
          SELECT s.run_id,
             2 AS part,
@@ -4811,7 +4811,9 @@ CREATE VIEW ql.cancellation_effect AS
                 END AS to_status,
             s.version AS expected_version
            FROM ql.step_run s
-          WHERE ((s.status = ANY (ARRAY['pending'::text, 'lost'::text, 'ready'::text, 'waiting_approval'::text, 'retry_wait'::text])) AND (NOT (EXISTS ( SELECT 1
+          WHERE ((s.status = ANY (ARRAY['pending'::text, 'lost'::text, 'ready'::text, 'waiting_approval'::text, 'retry_wait'::text])) AND (( SELECT r.cancel_reason
+                   FROM ql.run r
+                  WHERE (r.run_id = s.run_id)) IS NOT NULL) AND (NOT (EXISTS ( SELECT 1
                    FROM ql.task_attempt a
                   WHERE ((a.run_id = s.run_id) AND (a.step_key = s.step_key) AND ((a.status = ANY (ARRAY['starting'::text, 'running'::text])) OR ((a.status = 'claimed'::text) AND (NOT (( SELECT l.status
                            FROM ql.attempt_lease l
@@ -4828,9 +4830,9 @@ CREATE VIEW ql.cancellation_effect AS
                 END AS to_status,
             r.version AS expected_version
            FROM ql.run r
-          WHERE (( SELECT count(*) AS count
+          WHERE ((r.cancel_reason IS NOT NULL) AND (( SELECT count(*) AS count
                    FROM ql.cancellation_blocked b
-                  WHERE (b.run_id = r.run_id)) = 0)) e
+                  WHERE (b.run_id = r.run_id)) = 0))) e
   WHERE (( SELECT
                 CASE
                     WHEN (r.cancel_requested_at_ms IS NOT NULL) THEN r.status
@@ -5490,7 +5492,10 @@ CREATE VIEW ql.dispatch_effect AS
                                     ELSE 0
                                 END AS epoch_stands,
                             row_number() OVER (PARTITION BY v.run_id ORDER BY v.attempt_id) AS "position"
-                           FROM ql.live_attempt v) f) w
+                           FROM ql.live_attempt v
+                          WHERE ((v.lease_status = 'leased'::text) OR (EXISTS ( SELECT 1
+                                   FROM ql.attempt_offer o
+                                  WHERE ((o.run_id = v.run_id) AND (o.attempt_id = v.attempt_id) AND (o.fence = (COALESCE(v.fence, (0)::bigint) + 1))))))) f) w
              JOIN ( SELECT 'leased'::text AS turn,
                     1 AS part,
                     'lease'::text AS entity,
