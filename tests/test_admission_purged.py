@@ -53,7 +53,7 @@ def start(key: str) -> str:
 
 
 def answer(connection: Hand, text: str) -> Said:
-    return connection.execute(text).fetchall()  # type: ignore[arg-type]
+    return connection.execute(text).fetchall()
 
 
 def ended(hand: Hand, text: str) -> str:
