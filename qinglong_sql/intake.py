@@ -148,6 +148,10 @@ class Intake:
         self._pool[queue] = [] if repeated else list(offers.values())
         return len(rows)
 
+    def backs_off(self) -> bool:
+        """Whether the last `prepare` that had something to do failed on this machine."""
+        return self._back_off_ms > 0
+
     def _wanted(self, free: int) -> int:
         """How many to ask for. Raises OSError when somebody waits, and nothing could begin here.
 

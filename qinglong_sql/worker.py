@@ -128,6 +128,10 @@ class Worker:
         """How many slots are taken."""
         return sum(held.phase != "unproven" for held in self.held.values())
 
+    def backs_off(self) -> bool:
+        """Whether what was leased last could not begin here, and nothing has begun since."""
+        return self._intake.backs_off()
+
     def owes(self) -> bool:
         """Whether the end of an execution is known here that the database did not get to hear."""
         if self._lock is not None:

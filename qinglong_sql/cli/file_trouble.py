@@ -1,6 +1,7 @@
 """Words for what a SQLite file's disk does to it: what is full or fails, where, what to do."""
 
 import errno
+import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from qinglong_sql.room import room_in
 from qinglong_sql.store import SQLITE
 from qinglong_sql.store.sqlite_error import name_of
 
-WITH_HINT = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")
+WITH_HINT = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_CORRUPT", "SQLITE_READONLY")
 NEEDED_BYTES = 256 * 1024  # a write-ahead log's index and a transaction want about so much
 
 
@@ -25,9 +26,14 @@ def hint(error: BaseException) -> str:
         if path:
             where = f" in {path.parent}{_room(path)}"
             return f"{where} (logs and receipts of executions); make room there; try again"
+    if isinstance(error, OSError) and error.errno == errno.EIO:
+        where = f" in {path.parent}" if path and not error.filename else ""
+        return f"{where}: look at the disk and its kernel messages (dmesg); try again"
     if path is None or not name.startswith(WITH_HINT):
         return ""
     try:
+        if lacks := _lacks(path):
+            return f": {lacks}"
         room = room_in(path.parent)
     except OSError as lacking:
         return f": {path.parent}: {lacking.strerror}"
@@ -38,7 +44,28 @@ def hint(error: BaseException) -> str:
             f" ({name.removeprefix('SQLITE_').lower()}) at {path}; nothing that was answered is"
             " lost: look at the disk and its kernel messages (dmesg); try again"
         )
+    if name.startswith("SQLITE_CORRUPT"):  # a read that fails is told so as well
+        return (
+            f": {path}, or its disk cannot be read: look at the kernel messages (dmesg); try again;"
+            " if it stays so, `qinglong-sql restore` puts a backup in its place"
+        )
     return f": {path}"
+
+
+def _lacks(path: Path) -> str:
+    """What this user may not do with a SQLite file, which SQLite does not tell. Raises OSError."""
+    if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+        return f"the file system of {path} is mounted read-only"
+    for place, mode, words in (
+        (path.parent, os.X_OK, "enter {}"),
+        (path, os.F_OK, "find {}: it is not there"),
+        (path, os.R_OK, "read {}"),
+        (path, os.W_OK, "write {}"),
+        (path.parent, os.W_OK, "make files in {}, where SQLite keeps its journal"),
+    ):
+        if not os.access(place, mode, effective_ids=True):
+            return f"this user cannot {words.format(place)}"
+    return ""
 
 
 def _room(path: Path) -> str:
