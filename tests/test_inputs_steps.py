@@ -1,4 +1,4 @@
-"""Outputs and logs of bad will: refused or cut, in words, and no process of ours grows with them."""
+"""Outputs and logs of bad will: refused or cut, in words; no process of ours grows with them."""
 
 from pathlib import Path
 
