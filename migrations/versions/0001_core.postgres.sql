@@ -5327,7 +5327,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch.sql sha256 9f50041436282c4f3adf14988102c55babf6117db34215c456c3eff1d39a48e2
+-- from sql/postgres/dispatch.sql sha256 6326bd0fed39e9526e5f78239130453cfbe941ce52167e6aa2aaeabe76e1ffdf
 -- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
 -- What a holder of a lease may do with it is in dispatch_start.sql.
 -- What runs for each step of a workflow has `plan_cache_mode = force_generic_plan`: decisions are
@@ -5365,7 +5365,14 @@ begin
   perform ql.assert_read_committed();
   if coalesce(length(p_worker_id), 0) not between 1 and 36
     or coalesce(length(p_session_id), 0) not between 1 and 36
+    or octet_length(p_queues) > 131072
     or jsonb_array_length(ql.command_list(p_queues)) = 0
+    or exists (
+      select
+      from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
+      where jsonb_typeof(q.value) <> 'string'
+        or length(q.value #>> '{}') not between 1 and 200
+    )
     or coalesce(p_slots, 0) not between 1 and 1024
     or coalesce(p_self_fencing, -1) not in (0, 1)
     or coalesce(p_grace_ms, -1) not between 0 and 3600000
