@@ -3955,13 +3955,10 @@ begin
   perform ql.assert_read_committed();
   if coalesce(length(p_worker_id), 0) not between 1 and 36
     or coalesce(length(p_session_id), 0) not between 1 and 36
-    or octet_length(p_queues) > 131072
-    or jsonb_array_length(ql.command_list(p_queues)) = 0
+    or octet_length(p_queues) > 131072 or jsonb_array_length(ql.command_list(p_queues)) = 0
     or exists (
-      select
-      from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
-      where jsonb_typeof(q.value) <> 'string'
-        or length(q.value #>> '{}') not between 1 and 200
+      select from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
+      where jsonb_typeof(q.value) <> 'string' or length(q.value #>> '{}') not between 1 and 200
     )
     or coalesce(p_slots, 0) not between 1 and 1024
     or coalesce(p_self_fencing, -1) not in (0, 1)
@@ -6476,11 +6473,13 @@ UNION ALL
     'run_version_is_its_event_count'::text AS rule,
     r.run_id AS entity_id
    FROM ql.run r
-  WHERE ((r.version <> ( SELECT count(*) AS count
+  WHERE (( SELECT
+                CASE
+                    WHEN ((count(*) = r.version) AND (COALESCE(max(e.sequence), (0)::bigint) = r.version)) THEN 0
+                    ELSE 1
+                END AS "case"
            FROM ql.run_event e
-          WHERE (e.run_id = r.run_id))) OR (r.version <> ( SELECT COALESCE(max(e.sequence), (0)::bigint) AS "coalesce"
-           FROM ql.run_event e
-          WHERE (e.run_id = r.run_id))))
+          WHERE (e.run_id = r.run_id)) = 1)
 UNION ALL
  SELECT e.run_id,
     'event_times_never_step_back'::text AS rule,
@@ -6493,33 +6492,60 @@ UNION ALL
     'events_follow_the_state_machine'::text AS rule,
     (e.sequence)::text AS entity_id
    FROM ql.run_event e
-  WHERE ((e.from_status IS NOT NULL) AND (NOT (EXISTS ( SELECT 1
-           FROM ql.state_transition t
-          WHERE ((t.entity = e.entity) AND (t.from_status = e.from_status) AND (t.to_status = e.to_status))))))
+  WHERE ((e.from_status IS NOT NULL) AND (NOT ((e.entity, e.from_status, e.to_status) IN ( SELECT t.entity,
+            t.from_status,
+            t.to_status
+           FROM ql.state_transition t))))
 UNION ALL
- SELECT s.run_id,
+ SELECT c.run_id,
     'step_is_what_its_events_say'::text AS rule,
-    s.step_key AS entity_id
-   FROM ql.step_run s
-  WHERE ((s.version <> ( SELECT count(*) AS count
-           FROM ql.run_event e
-          WHERE ((e.run_id = s.run_id) AND (e.entity = 'step'::text) AND (e.entity_id = s.step_key)))) OR (s.status IS DISTINCT FROM ( SELECT e.to_status
-           FROM ql.run_event e
-          WHERE ((e.run_id = s.run_id) AND (e.entity = 'step'::text) AND (e.entity_id = s.step_key))
-          ORDER BY e.sequence DESC
-         LIMIT 1)))
+    c.entity_id
+   FROM ( SELECT f.run_id,
+            f.entity_id,
+            f.version,
+            f.status,
+            (row_number() OVER (PARTITION BY f.run_id, f.entity_id ORDER BY f.sequence) - 1) AS event_count,
+            lag(f.status) OVER (PARTITION BY f.run_id, f.entity_id ORDER BY f.sequence) AS last_status
+           FROM ( SELECT s.run_id,
+                    s.step_key AS entity_id,
+                    s.version,
+                    s.status,
+                    '9223372036854775807'::bigint AS sequence
+                   FROM ql.step_run s
+                UNION ALL
+                 SELECT e.run_id,
+                    e.entity_id,
+                    NULL::bigint AS version,
+                    e.to_status AS status,
+                    e.sequence
+                   FROM ql.run_event e
+                  WHERE (e.entity = 'step'::text)) f) c
+  WHERE ((c.version <> c.event_count) OR ((c.version IS NOT NULL) AND (c.status IS DISTINCT FROM c.last_status)))
 UNION ALL
- SELECT a.run_id,
+ SELECT c.run_id,
     'attempt_is_what_its_events_say'::text AS rule,
-    a.attempt_id AS entity_id
-   FROM ql.task_attempt a
-  WHERE ((a.version <> ( SELECT count(*) AS count
-           FROM ql.run_event e
-          WHERE ((e.run_id = a.run_id) AND (e.entity = 'attempt'::text) AND (e.entity_id = a.attempt_id)))) OR (a.status IS DISTINCT FROM ( SELECT e.to_status
-           FROM ql.run_event e
-          WHERE ((e.run_id = a.run_id) AND (e.entity = 'attempt'::text) AND (e.entity_id = a.attempt_id))
-          ORDER BY e.sequence DESC
-         LIMIT 1)))
+    c.entity_id
+   FROM ( SELECT f.run_id,
+            f.entity_id,
+            f.version,
+            f.status,
+            (row_number() OVER (PARTITION BY f.run_id, f.entity_id ORDER BY f.sequence) - 1) AS event_count,
+            lag(f.status) OVER (PARTITION BY f.run_id, f.entity_id ORDER BY f.sequence) AS last_status
+           FROM ( SELECT a.run_id,
+                    a.attempt_id AS entity_id,
+                    a.version,
+                    a.status,
+                    '9223372036854775807'::bigint AS sequence
+                   FROM ql.task_attempt a
+                UNION ALL
+                 SELECT e.run_id,
+                    e.entity_id,
+                    NULL::bigint AS version,
+                    e.to_status AS status,
+                    e.sequence
+                   FROM ql.run_event e
+                  WHERE (e.entity = 'attempt'::text)) f) c
+  WHERE ((c.version <> c.event_count) OR ((c.version IS NOT NULL) AND (c.status IS DISTINCT FROM c.last_status)))
 UNION ALL
  SELECT r.run_id,
     'attempts_are_counted'::text AS rule,

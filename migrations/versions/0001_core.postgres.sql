@@ -2197,7 +2197,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 8edea562cab5cc6529ec5aa689ba250548c73557ca9665d732f3783bc61534e0
+-- from sql/decision/violation.sql sha256 fa07c38c2b2992ebd0821e94b2e5c2c9f3d29911befda721d09b89495d83c1a7
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2274,9 +2274,12 @@ select
   'run_version_is_its_event_count' as rule,
   r.run_id as entity_id
 from run as r
-where r.version <> (select count(*) from run_event as e where e.run_id = r.run_id)
-  or r.version
-    <> (select coalesce(max(e.sequence), 0) from run_event as e where e.run_id = r.run_id)
+where (
+    select
+      case when count(*) = r.version and coalesce(max(e.sequence), 0) = r.version then 0 else 1 end
+    from run_event as e
+    where e.run_id = r.run_id
+  ) = 1
 union all
 select
   e.run_id,
@@ -2292,47 +2295,79 @@ select
   cast(e.sequence as text) as entity_id
 from run_event as e
 where e.from_status is not null
-  and not exists (
-    select 1
-    from state_transition as t
-    where t.entity = e.entity and t.from_status = e.from_status and t.to_status = e.to_status
+  and (e.entity, e.from_status, e.to_status) not in (
+    select t.entity, t.from_status, t.to_status from state_transition as t
   )
 union all
+-- A step stands behind its last event, so that one window counts them and looks back: a look for
+-- each of them would cost the square of a run's length.
 select
-  s.run_id,
+  c.run_id,
   'step_is_what_its_events_say' as rule,
-  s.step_key as entity_id
-from step_run as s
-where s.version <> (
-    select count(*)
+  c.entity_id
+from (
+  select
+    f.run_id,
+    f.entity_id,
+    f.version,
+    f.status,
+    row_number() over (partition by f.run_id, f.entity_id order by f.sequence) - 1 as event_count,
+    lag(f.status) over (partition by f.run_id, f.entity_id order by f.sequence) as last_status
+  from (
+    select
+      s.run_id,
+      s.step_key as entity_id,
+      s.version,
+      s.status,
+      9223372036854775807 as sequence
+    from step_run as s
+    union all
+    select
+      e.run_id,
+      e.entity_id,
+      cast(null as bigint) as version,
+      e.to_status as status,
+      e.sequence
     from run_event as e
-    where e.run_id = s.run_id and e.entity = 'step' and e.entity_id = s.step_key
-  )
-  or s.status is distinct from (
-    select e.to_status
-    from run_event as e
-    where e.run_id = s.run_id and e.entity = 'step' and e.entity_id = s.step_key
-    order by e.sequence desc
-    limit 1
-  )
+    where e.entity = 'step'
+  ) as f
+) as c
+where c.version <> c.event_count
+  or (c.version is not null and c.status is distinct from c.last_status)
 union all
 select
-  a.run_id,
+  c.run_id,
   'attempt_is_what_its_events_say' as rule,
-  a.attempt_id as entity_id
-from task_attempt as a
-where a.version <> (
-    select count(*)
+  c.entity_id
+from (
+  select
+    f.run_id,
+    f.entity_id,
+    f.version,
+    f.status,
+    row_number() over (partition by f.run_id, f.entity_id order by f.sequence) - 1 as event_count,
+    lag(f.status) over (partition by f.run_id, f.entity_id order by f.sequence) as last_status
+  from (
+    select
+      a.run_id,
+      a.attempt_id as entity_id,
+      a.version,
+      a.status,
+      9223372036854775807 as sequence
+    from task_attempt as a
+    union all
+    select
+      e.run_id,
+      e.entity_id,
+      cast(null as bigint) as version,
+      e.to_status as status,
+      e.sequence
     from run_event as e
-    where e.run_id = a.run_id and e.entity = 'attempt' and e.entity_id = a.attempt_id
-  )
-  or a.status is distinct from (
-    select e.to_status
-    from run_event as e
-    where e.run_id = a.run_id and e.entity = 'attempt' and e.entity_id = a.attempt_id
-    order by e.sequence desc
-    limit 1
-  )
+    where e.entity = 'attempt'
+  ) as f
+) as c
+where c.version <> c.event_count
+  or (c.version is not null and c.status is distinct from c.last_status)
 union all
 select
   r.run_id,
@@ -5327,7 +5362,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch.sql sha256 6326bd0fed39e9526e5f78239130453cfbe941ce52167e6aa2aaeabe76e1ffdf
+-- from sql/postgres/dispatch.sql sha256 f52dee6255c001c00a77234b6bcf074c7f172b0025a19a6a65fe0b734580fbb7
 -- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
 -- What a holder of a lease may do with it is in dispatch_start.sql.
 -- What runs for each step of a workflow has `plan_cache_mode = force_generic_plan`: decisions are
@@ -5365,13 +5400,10 @@ begin
   perform ql.assert_read_committed();
   if coalesce(length(p_worker_id), 0) not between 1 and 36
     or coalesce(length(p_session_id), 0) not between 1 and 36
-    or octet_length(p_queues) > 131072
-    or jsonb_array_length(ql.command_list(p_queues)) = 0
+    or octet_length(p_queues) > 131072 or jsonb_array_length(ql.command_list(p_queues)) = 0
     or exists (
-      select
-      from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
-      where jsonb_typeof(q.value) <> 'string'
-        or length(q.value #>> '{}') not between 1 and 200
+      select from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
+      where jsonb_typeof(q.value) <> 'string' or length(q.value #>> '{}') not between 1 and 200
     )
     or coalesce(p_slots, 0) not between 1 and 1024
     or coalesce(p_self_fencing, -1) not in (0, 1)
