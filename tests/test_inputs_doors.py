@@ -61,6 +61,19 @@ def test_a_door_that_takes_what_the_other_refuses_is_found(
     assert len(list(hostile.faults_of(places, calls))) == 2
 
 
+def test_functions_called_by_themselves_refuse_by_code_and_store_nothing(
+    places: list[Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a login of another program, which has no Python of ours before it."""
+    monkeypatch.setattr("qinglong_sql.store.postgres.check_params", lambda *_: None)
+    _, postgres = places
+    for calls in hostile.groups(postgres.valid):
+        # what is no number of the parameter's type finds no function
+        mine = [one for one in calls if one[2] is None or one[1] in hostile.LISTS | hostile.OBJECTS]
+        assert not list(hostile.faults_of([postgres], mine))
+    assert acting.unbroken(postgres.store)
+
+
 @pytest.mark.parametrize(
     "text",
     ['{"a":1e400}', '{"a":1,"\\u0061":2}', '{"a":9223372036854775808}', hostile.NESTED[65]],
