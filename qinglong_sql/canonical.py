@@ -77,6 +77,11 @@ def refuse_text(text: str) -> str | None:
     return None
 
 
+def storable(text: str) -> str:
+    """The text with a question mark for what `refuse_text` would refuse, so that it is kept."""
+    return SURROGATE.sub("?", text.replace("\0", "?"))
+
+
 def utf8_text(text: str) -> str:
     """Text of the system, such as a path, as its bytes read as UTF-8, whatever the locale is.
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from qinglong_sql.canonical import storable
 from qinglong_sql.errors import NotReady, QinglongError, error_of
 from qinglong_sql.limits import SQLITE_BUSY_MS, SQLITE_CACHED_STATEMENTS
 from qinglong_sql.migrate import stands_at, upgrade_sqlite
@@ -203,7 +204,8 @@ class SqliteStore:
         except (QinglongError, sqlite3.Error) as error:
             if ends_cycle(error):
                 raise
-            self.call("record_fault", p_run_id=run_id, p_stage=stage.agenda, p_error=str(error))
+            said = storable(str(error))
+            self.call("record_fault", p_run_id=run_id, p_stage=stage.agenda, p_error=said)
             row = {"outcome": "faulted"}
         return {
             "outcome": row["outcome"],
