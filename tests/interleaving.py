@@ -2,29 +2,27 @@
 
 In each state every command is tried that someone could give then: the stages, a worker with what
 it holds, an operator, a user, and time itself, which goes on to the next moment that makes a
-difference. What was done is taken back by a savepoint; worlds are kept as rows. Bounds of the
-package keep the space finite: `retry.attempts`, and for claims that come back and for what people
-declare the decision views' own 64, written smaller. What two moments must share to be one state:
+difference. What was done is taken back by a savepoint; worlds are kept as rows. What keeps the
+space finite: tests.interleaving_variant. What two moments share that are one state:
 tests.interleaving_key.
 """
 
 import marshal
-import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from qinglong_sql.errors import QinglongError
-from qinglong_sql.limits import MAX_ATTEMPTS, MAX_CLAIM_RETURNS
 from tests import acting, facts
 from tests.acting import Held
 from tests.interleaving_key import key_texts, moments_text
 from tests.interleaving_rules import Facts, attempt_rows, lease_rows, step_rows
 from tests.interleaving_store import MemoryStore
-from tests.mutants import Mutant, changed
+from tests.interleaving_variant import GRACE_MS, LEASE_MS, Variant
+from tests.mutants import Mutant
 from tests.stores import FakeClock
 
 # The words of the scheduler, and the stage that says when it says them.
@@ -38,58 +36,6 @@ CALLS = {
 }  # fmt: skip
 PEOPLE = frozenset({"cancel", "declare", "declare_retry"})
 WORKER = ("start", "running", "renew", "ok", "fails", "not_started", "gone")
-# Multiples of one unit, without jitter: moments that differ in what they lead to meet often enough
-# for the space to stay small, and every order of two of them occurs.
-UNIT_MS = 10_000
-LEASE_MS, GRACE_MS, BACKOFF_MS, TIMEOUT_MS = 2 * UNIT_MS, UNIT_MS, UNIT_MS, 3 * UNIT_MS
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """What the steps are like, and who works on them.
-
-    tries: retry.attempts. returns: after so many claims that came back a step fails. declared: so
-    many further tries may be declared by people. alike: the steps may change places.
-    """
-
-    name: str
-    needs: dict[str, list[str]] = field(default_factory=lambda: {"a": []})
-    on_lost: str = "fail"
-    self_fencing: int = 1
-    kind: str = "workflow"
-    run_timeout_ms: int | None = None
-    timeout_ms: int | None = None
-    tries: int = 1
-    returns: int = 1
-    declared: int = 0
-    alike: bool = False
-
-    @property
-    def policy(self) -> dict[str, Any]:
-        on = ["failed", "timed_out"]
-        backoff = {"backoff_ms": BACKOFF_MS, "max_backoff_ms": BACKOFF_MS}
-        return {
-            "on_lost": self.on_lost,
-            "timeout_ms": self.timeout_ms,
-            "retry": {"attempts": self.tries, "on": on, **backoff},
-        }
-
-    def decisions(self, mutant: Mutant | None) -> dict[str, str]:
-        """The decision files that differ, by word: a mutant, and bounds that can be reached."""
-        texts = {word: facts.decision(word) for word in ("completion", "recovery")}
-        texts |= changed(mutant) if mutant else {}
-        bounds = (
-            ("claim_return_count <", 4, MAX_CLAIM_RETURNS - self.returns),
-            ("started_count >=", 1, MAX_ATTEMPTS - self.tries - self.declared),
-        )
-        for bound, places, less in bounds:
-            parts = re.split(rf"{bound} (\d+)", "\0".join(texts.values()))
-            assert len(parts) == 2 * places + 1, f"{bound} stands {len(parts) // 2} times"
-            parts[1::2] = [f"{bound} {int(number) - less}" for number in parts[1::2]]
-            texts = dict(zip(texts, "".join(parts).split("\0"), strict=True))
-        return texts
-
-
 # What the commands write. The run's row stays, since other rows point to it.
 RUN_MOVES = (
     "status, version, attempt_count, cancel_requested_at_ms, cancel_reason, result_code,"

@@ -155,8 +155,9 @@ def _may(move: Move, key: str) -> bool:
         if attempt.step == key and attempt != move.before.attempts.get(attempt_id)
     ]
     if move.word == "converge":
-        ended = new.status in ("cancelled", "timed_out")
-        return intent is not None and ended and _held_by_nobody(move, key)
+        # what never began, and what was lost, is never out of time
+        end = "cancelled" if old.status in ("pending", "lost") else _cancelled(intent)
+        return intent is not None and new.status == end and _held_by_nobody(move, key)
     match (old.status, new.status):
         case ("pending", "ready"):
             return not intent and all(status == "succeeded" for status in needs)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import interleaving_key
-from tests.interleaving import Variant
+from tests.interleaving_variant import Variant
 from tests.mutants import NAMED, Mutant
 from tests.prove.interleavings import ONE_STEP, TWO_STEPS, explore
 

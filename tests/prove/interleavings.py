@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests import engines
-from tests.interleaving import STAGES, TIMEOUT_MS, Bench, Command, Variant
+from tests.interleaving import STAGES, Bench, Command
 from tests.interleaving_graph import Explored, judge
 from tests.interleaving_rules import Facts, Move, broken
-from tests.mutants import Mutant
+from tests.interleaving_variant import TIMEOUT_MS, Variant
+from tests.mutants import NAMED, Mutant
 from tests.prove import Setting, Verdict
 
 CHAIN: dict[str, list[str]] = {"a": [], "b": ["a"]}
@@ -38,6 +39,22 @@ TWO_STEPS = (
     Variant("chain with a deadline", needs=CHAIN, run_timeout_ms=TIMEOUT_MS),
     Variant("two side by side", needs=PAIR, alike=True),
 )
+# Two steps that do not wait for each other multiply: here one bound after the other is two.
+SIDE_BY_SIDE = (
+    Variant("two side by side, given back twice", needs=PAIR, alike=True, returns=2),
+    Variant("two side by side, tried twice", needs=PAIR, alike=True, tries=2),
+)
+# Changed rules that the quick part leaves out, and where they are found.
+TEETH = {
+    "one retry too many after a loss": "retry, by two",
+    "one claim return too few after an expiry": "fail",
+    "a retry opens under an intent": "retry",
+    "a held lease does not block once it is claimed only": "fail",
+    "exit 0 beats the deadline": "task",
+    "the deadline beats the intent": "task",
+    "the last millisecond of the deadline is in time": "task",
+    "pending times out": "chain with a deadline",
+}
 MOST_STATES = 400_000
 AGAIN = 10  # one in so many moves to a known state looks whether it leads on as the first did
 
@@ -155,26 +172,44 @@ def by_two(variant: Variant) -> Variant:
     return replace(variant, name=f"{variant.name}, by two", tries=2, returns=2, declared=1)
 
 
+def wanted(quick: bool) -> list[tuple[Variant, str | None]]:
+    """What is explored, and under which changed rule."""
+    first = [(one, None) for one in (*TWO_STEPS, *map(by_two, ONE_STEP))]
+    if quick:
+        return [*first]
+    named = {one.name: one for one in (*ONE_STEP, *TWO_STEPS, *map(by_two, ONE_STEP))}
+    teeth = [(named[on], mutant) for mutant, on in TEETH.items()]
+    chains = [(by_two(one), None) for one in TWO_STEPS if not one.alike]
+    return [*first, *teeth, *chains, *((one, None) for one in SIDE_BY_SIDE)]
+
+
 def prove(setting: Setting) -> Verdict:
-    """One step by two and two steps by one; then, with time, two steps in a row by two."""
+    """Two steps by one and one step by two; then, with time, rules that are changed, and more."""
     verdict = Verdict()
     template = engines.sqlite_template(setting.folder)
     until = time.monotonic() + setting.seconds
-    variants = [*map(by_two, ONE_STEP), *TWO_STEPS]
-    variants += [] if setting.quick else [by_two(one) for one in TWO_STEPS if not one.alike]
+    asked = wanted(setting.quick)
     with ProcessPoolExecutor(2) as pool:
-        runs = [pool.submit(explored, template, variant, until) for variant in variants]
-        for variant, run in zip(variants, runs, strict=True):
-            setting.say(f"interleavings: {variant.name}")
+        runs = [pool.submit(explored, template, *one, until) for one in asked]
+        for (variant, mutant), run in zip(asked, runs, strict=True):
+            name = f"{variant.name}, {mutant}" if mutant else variant.name
+            setting.say(f"interleavings: {name}")
             counts, failures, whole = run.result()
-            verdict.counts[variant.name] = counts
-            verdict.failures += [f"{variant.name}: {failure}" for failure in failures]
+            if mutant:
+                verdict.count("changed rules that were found", bool(failures))
+                verdict.check(failures or not whole, f"{name}: nobody notices")
+                continue
+            verdict.counts[name] = counts
+            verdict.failures += [f"{name}: {failure}" for failure in failures]
             if not whole:
-                verdict.not_run.append(f"{variant.name}: {counts}, and then no time left")
+                verdict.not_run.append(f"{name}: {counts}, and then no time left")
     return verdict
 
 
-def explored(template: Path, variant: Variant, until: float) -> tuple[str, list[str], bool]:
+def explored(
+    template: Path, variant: Variant, mutant: str | None, until: float
+) -> tuple[str, list[str], bool]:
     """Explore in a process of its own: counts, failures, and whether that was all."""
-    found = explore(template, variant, more=lambda: time.monotonic() < until)
+    rule = NAMED[mutant] if mutant else None
+    found = explore(template, variant, rule, more=lambda: time.monotonic() < until)
     return f"{len(found)} states, {found.moves} moves", found.failures, found.whole
