@@ -6473,13 +6473,13 @@ UNION ALL
     'run_version_is_its_event_count'::text AS rule,
     r.run_id AS entity_id
    FROM ql.run r
-  WHERE (( SELECT
+  WHERE (1 = ( SELECT
                 CASE
-                    WHEN ((count(*) = r.version) AND (COALESCE(max(e.sequence), (0)::bigint) = r.version)) THEN 0
-                    ELSE 1
+                    WHEN ((count(*) <> r.version) OR (COALESCE(max(e.sequence), (0)::bigint) <> r.version)) THEN 1
+                    ELSE NULL::integer
                 END AS "case"
            FROM ql.run_event e
-          WHERE (e.run_id = r.run_id)) = 1)
+          WHERE (e.run_id = r.run_id)))
 UNION ALL
  SELECT e.run_id,
     'event_times_never_step_back'::text AS rule,
@@ -6516,7 +6516,7 @@ UNION ALL
                  SELECT e.run_id,
                     e.entity_id,
                     NULL::bigint AS version,
-                    e.to_status AS status,
+                    e.to_status,
                     e.sequence
                    FROM ql.run_event e
                   WHERE (e.entity = 'step'::text)) f) c
@@ -6541,7 +6541,7 @@ UNION ALL
                  SELECT e.run_id,
                     e.entity_id,
                     NULL::bigint AS version,
-                    e.to_status AS status,
+                    e.to_status,
                     e.sequence
                    FROM ql.run_event e
                   WHERE (e.entity = 'attempt'::text)) f) c

@@ -2162,12 +2162,11 @@ select
   'run_version_is_its_event_count' as rule,
   r.run_id as entity_id
 from run as r
-where (
-    select
-      case when count(*) = r.version and coalesce(max(e.sequence), 0) = r.version then 0 else 1 end
+where 1 = (
+    select case when count(*) <> r.version or coalesce(max(e.sequence), 0) <> r.version then 1 end
     from run_event as e
     where e.run_id = r.run_id
-  ) = 1
+  )
 union all
 select
   e.run_id,
@@ -2195,27 +2194,14 @@ select
   c.entity_id
 from (
   select
-    f.run_id,
-    f.entity_id,
-    f.version,
-    f.status,
+    f.run_id, f.entity_id, f.version, f.status,
     row_number() over (partition by f.run_id, f.entity_id order by f.sequence) - 1 as event_count,
     lag(f.status) over (partition by f.run_id, f.entity_id order by f.sequence) as last_status
   from (
-    select
-      s.run_id,
-      s.step_key as entity_id,
-      s.version,
-      s.status,
-      9223372036854775807 as sequence
+    select s.run_id, s.step_key as entity_id, s.version, s.status, 9223372036854775807 as sequence
     from step_run as s
     union all
-    select
-      e.run_id,
-      e.entity_id,
-      cast(null as bigint) as version,
-      e.to_status as status,
-      e.sequence
+    select e.run_id, e.entity_id, cast(null as bigint) as version, e.to_status, e.sequence
     from run_event as e
     where e.entity = 'step'
   ) as f
@@ -2229,27 +2215,14 @@ select
   c.entity_id
 from (
   select
-    f.run_id,
-    f.entity_id,
-    f.version,
-    f.status,
+    f.run_id, f.entity_id, f.version, f.status,
     row_number() over (partition by f.run_id, f.entity_id order by f.sequence) - 1 as event_count,
     lag(f.status) over (partition by f.run_id, f.entity_id order by f.sequence) as last_status
   from (
-    select
-      a.run_id,
-      a.attempt_id as entity_id,
-      a.version,
-      a.status,
-      9223372036854775807 as sequence
+    select a.run_id, a.attempt_id as entity_id, a.version, a.status, 9223372036854775807 as sequence
     from task_attempt as a
     union all
-    select
-      e.run_id,
-      e.entity_id,
-      cast(null as bigint) as version,
-      e.to_status as status,
-      e.sequence
+    select e.run_id, e.entity_id, cast(null as bigint) as version, e.to_status, e.sequence
     from run_event as e
     where e.entity = 'attempt'
   ) as f

@@ -2197,7 +2197,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 fa07c38c2b2992ebd0821e94b2e5c2c9f3d29911befda721d09b89495d83c1a7
+-- from sql/decision/violation.sql sha256 92b322c72834100102385045566076564457e5941b109b47d266cfa303c4f136
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2274,12 +2274,11 @@ select
   'run_version_is_its_event_count' as rule,
   r.run_id as entity_id
 from run as r
-where (
-    select
-      case when count(*) = r.version and coalesce(max(e.sequence), 0) = r.version then 0 else 1 end
+where 1 = (
+    select case when count(*) <> r.version or coalesce(max(e.sequence), 0) <> r.version then 1 end
     from run_event as e
     where e.run_id = r.run_id
-  ) = 1
+  )
 union all
 select
   e.run_id,
@@ -2307,27 +2306,14 @@ select
   c.entity_id
 from (
   select
-    f.run_id,
-    f.entity_id,
-    f.version,
-    f.status,
+    f.run_id, f.entity_id, f.version, f.status,
     row_number() over (partition by f.run_id, f.entity_id order by f.sequence) - 1 as event_count,
     lag(f.status) over (partition by f.run_id, f.entity_id order by f.sequence) as last_status
   from (
-    select
-      s.run_id,
-      s.step_key as entity_id,
-      s.version,
-      s.status,
-      9223372036854775807 as sequence
+    select s.run_id, s.step_key as entity_id, s.version, s.status, 9223372036854775807 as sequence
     from step_run as s
     union all
-    select
-      e.run_id,
-      e.entity_id,
-      cast(null as bigint) as version,
-      e.to_status as status,
-      e.sequence
+    select e.run_id, e.entity_id, cast(null as bigint) as version, e.to_status, e.sequence
     from run_event as e
     where e.entity = 'step'
   ) as f
@@ -2341,27 +2327,14 @@ select
   c.entity_id
 from (
   select
-    f.run_id,
-    f.entity_id,
-    f.version,
-    f.status,
+    f.run_id, f.entity_id, f.version, f.status,
     row_number() over (partition by f.run_id, f.entity_id order by f.sequence) - 1 as event_count,
     lag(f.status) over (partition by f.run_id, f.entity_id order by f.sequence) as last_status
   from (
-    select
-      a.run_id,
-      a.attempt_id as entity_id,
-      a.version,
-      a.status,
-      9223372036854775807 as sequence
+    select a.run_id, a.attempt_id as entity_id, a.version, a.status, 9223372036854775807 as sequence
     from task_attempt as a
     union all
-    select
-      e.run_id,
-      e.entity_id,
-      cast(null as bigint) as version,
-      e.to_status as status,
-      e.sequence
+    select e.run_id, e.entity_id, cast(null as bigint) as version, e.to_status, e.sequence
     from run_event as e
     where e.entity = 'attempt'
   ) as f
