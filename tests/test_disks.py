@@ -82,7 +82,7 @@ def test_a_run_that_fills_the_disk_ends_right_when_there_is_room(shell: Shell) -
         (filling.SYNCS, "error=EIO:when=1+"),
         (filling.SYNCS, "error=EIO:when=3+"),
         ("pwrite64", "error=EIO:when=2+"),
-        ("pread64", "error=EIO:when=12+"),
+        ("pread64", "error=EIO:when=3+"),
     ],
 )
 def test_an_error_of_the_disk_is_told_and_loses_nothing(
