@@ -92,6 +92,8 @@ class Log:
             line = f"{at:%Y-%m-%d %H:%M:%S%z} {plain}"
         encoding = getattr(self._out, "encoding", None) or "ascii"
         line = line.encode(encoding, "backslashreplace").decode(encoding)
+        if self._out is None:  # started without a standard error
+            return
         with suppress(OSError, ValueError):
             self._out.write(line + "\n")
             self._out.flush()
