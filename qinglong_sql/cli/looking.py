@@ -5,7 +5,7 @@ import re
 import click
 
 from qinglong_sql.canonical import digest
-from qinglong_sql.cli import COMMANDS, cells
+from qinglong_sql.cli import COMMANDS, cells, declared
 from qinglong_sql.cli.alone import nobody_drives
 from qinglong_sql.cli.exits import reported
 from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
@@ -51,7 +51,7 @@ def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
         row = resolve_run(store, run)
         run_id = row["run_id"]
         steps = steps_of(store, run_id)
-        attempts = store.read("attempt_state", order="number", run_id=run_id)
+        attempts = declared.attempts_with(store, run_id)
         pairs = store.read("step_need", order="step_key, need_key", run_id=run_id)
         intents = store.read("intent_state", run_id=run_id)
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
@@ -65,6 +65,7 @@ def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
         return
     wide = cells.room()
     header(row, intent, screen, wide)
+    vouched(attempts, wide)
     drawn, bars = flow_table(row, steps, attempts, needs, wide)
     if drawn:
         say("")
@@ -114,6 +115,15 @@ def header(row: Row, intent: Row | None, screen: Screen, wide: int) -> None:
         say_wrapped(f"{name:<9}{words}", wide, 9, fg=colour)
 
 
+def vouched(attempts: list[Row], wide: int) -> None:
+    """What somebody declared stopped: nothing else says why those attempts are lost."""
+    lines = declared.all_words(attempts)
+    for line in lines[:WRONG]:
+        say_wrapped(f"{'declared':<9}{line.replace(' declared', '', 1)}", wide, 9)
+    if len(lines) > WRONG:
+        say(f"         and {len(lines) - WRONG} more")
+
+
 def wrong(row: Row, steps: list[Row], attempts: list[Row], screen: Screen, wide: int) -> None:
     """What failed first stands first: it is mostly why the others did."""
     last, run = {attempt["step_key"]: attempt for attempt in attempts}, short(row["run_id"])
@@ -159,6 +169,10 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     with opened(dsn) as store:
         row = resolve_run(store, run)
         rows = waits(store, row["run_id"])
+        attempts = declared.attempts_with(store, row["run_id"])
+        last = {one["step_key"]: one for one in attempts}
+        for one in rows:
+            one["declared"] = (last.get(one["step_key"]) or {}).get("declared")
         row = row if rows else the_run(store, row["run_id"])
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
         alone = "" if row["status"] != "running" or as_json else nobody_drives(store, dsn)
@@ -170,6 +184,7 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
         ended = f"nothing: the run has ended, {row['status']}"
         say(ended if row["status"] != "running" else "nothing: the next cycle moves it")
         if row["status"] not in ("running", "succeeded"):
+            vouched(attempts, cells.room())
             say(f"  look: {screen.command('show ' + short(row['run_id']))}")
         return
     wide = cells.room()

@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from qinglong_sql.cli import declared
 from qinglong_sql.cli.steps import CODES
 from qinglong_sql.cli.words import Row, age, moment, now_ms
 from qinglong_sql.limits import WORKER_QUEUES
@@ -130,7 +131,8 @@ def reason_of(row: Row, screen: Screen) -> Reason:
     if kind in ("worker", "queue"):
         return _queued(row, screen)
     if kind == "retry":
-        words = CODES.get(row["waits_on"], row["waits_on"])
+        on = row["waits_on"]
+        words = declared.words_of(row, on) or CODES.get(on, str(on))
         at = screen.at(row["due_at_ms"])
         return _undriven(row, screen) or Reason(
             f"{words}; again at {at}", f"tried again at {at}", look

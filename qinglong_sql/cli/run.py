@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from qinglong_sql.canonical import digest
+from qinglong_sql.cli.declared import attempts_with
 from qinglong_sql.cli.exits import OF_STATUS, Exit, Refused, leave, reported, told_as
 from qinglong_sql.cli.options import (
     opened,
@@ -184,7 +185,7 @@ def show_end(store: Store, run: Row, as_json: bool, more: str) -> None:
     for last in (False, True):
         try:
             steps = store.read("step_state", order="step_key", run_id=run["run_id"])
-            attempts = store.read("attempt_state", order="number", run_id=run["run_id"])
+            attempts = attempts_with(store, run["run_id"])
             if as_json:
                 print_json({**run, "steps": steps})
             else:

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from qinglong_sql.cli import cells
+from qinglong_sql.cli import cells, declared
 from qinglong_sql.cli.timebar import LEAST, MOST, Axis
 from qinglong_sql.cli.words import Row, now_ms, sign_of, span, table
 from qinglong_sql.graph import depths
@@ -156,6 +156,9 @@ def in_words(step: Row, attempt: Row | None) -> str:
 
 def ending(code: str, attempt: Row | None) -> tuple[str, str]:
     """How an attempt ended, in words, and what its worker said beyond that."""
+    if vouched := declared.words_of(attempt, code):
+        words, _, said = vouched.partition(": ")
+        return words, said
     words = CODES.get(code, code)
     said = str((attempt or {}).get("error") or "").strip()
     if attempt is None or code != "execution_failed":
