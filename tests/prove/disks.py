@@ -11,6 +11,7 @@
 """
 
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -95,7 +96,7 @@ def _run_fills(setting: Setting, verdict: Verdict, folder: Path) -> None:
         output.write_text("")
         process = shell.begin("run", "jobs.yaml", "calm", output=output)
         if number % 4:  # else at any moment of its beginning
-            wait(lambda: process.poll() is not None or "a  started" in output.read_text(), "a runs")
+            _until_it_runs(process, output)
         _full_for_a_while(folder, draw.uniform(0, 0.4))
         code, said = ended(process), output.read_text()
         where = f"seed {setting.seed}, run, full, round {number}"
@@ -112,6 +113,11 @@ def _run_fills(setting: Setting, verdict: Verdict, folder: Path) -> None:
         for log in folder.rglob("*.log"):
             log.unlink(missing_ok=True)
     verdict.check(verdict.counts["told by run"], "no round of run met the full disk: no teeth")
+
+
+def _until_it_runs(process: subprocess.Popen[bytes], output: Path) -> None:
+    """Or has ended, of which its exit code and its words are judged."""
+    wait(lambda: process.poll() is not None or "a  started" in output.read_text(), "it runs", 90)
 
 
 def _full_for_a_while(folder: Path, delay_s: float) -> None:
