@@ -19,6 +19,7 @@ from qinglong_sql.holding import FOLDER, Held
 from qinglong_sql.intake import Intake
 from qinglong_sql.leftover import Leftovers
 from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS, STANDALONE_DISPATCH
+from qinglong_sql.orphans import Orphans
 from qinglong_sql.store import Call, Row, Store
 from qinglong_sql.workplace import take_lock, worker_id
 
@@ -78,6 +79,7 @@ class Worker:
         self._apart = Apart(note)
         self._leftovers = Leftovers(self.state_dir, self.held, clock, self._apart)
         self._adoption = Adoption(self.held, self._leftovers)
+        self._orphans = Orphans(store, self.state_dir, self.held, self._apart.tell)
         self._asking = Asking(self.held, self._leftovers, lease_ms, clock)
         self.offered = False  # the last `settle` asked every queue for work
         self._fuse: Fuse | None = None
@@ -133,11 +135,17 @@ class Worker:
         return self._intake.backs_off()
 
     def owes(self) -> bool:
-        """Whether the end of an execution is known here that the database did not get to hear."""
+        """Whether the database is to declare nothing lost now, asked right before it would.
+
+        So when the end of an execution is known here that it did not get to hear, and while
+        something lives that nobody guards; that is killed first. Raises what the store raises.
+        """
         if self._lock is not None:
             before = self._asking.signs()
             self._listen()  # nothing wakes us any more for what was heard here
             self._untold = self._untold or self._asking.signs() != before
+        if self._orphans.look():
+            return True
         return any(not held.refused for held in self._asking.within("ended"))
 
     def filenos(self) -> list[int]:
