@@ -1760,6 +1760,16 @@ from (
     and c.cancel_reason is null
 ) as e;
 
+CREATE VIEW retry_longest as
+select
+  s.run_id,
+  s.step_key,
+  s.due_at_ms,
+  t.max_backoff_ms + t.max_backoff_ms / 8 as longest_ms
+from step_run as s
+join task_revision as t on t.task_id = s.task_id
+where s.status = 'retry_wait';
+
 CREATE VIEW retry_effect as
 select
   s.run_id,
@@ -2150,6 +2160,26 @@ where not exists (
     ))
 );
 
+CREATE VIEW agenda_ahead as
+select
+  a.run_id,
+  a.stage,
+  a.due_at_ms,
+  case
+    when f.run_id is not null then a.due_at_ms - 300000
+    when a.stage = 'retry' then (
+      select max(w.due_at_ms - w.longest_ms)
+      from retry_longest as w
+      where w.run_id = a.run_id
+    )
+    else a.due_at_ms
+  end as since_ms,
+  case when f.run_id is not null then 300000 else 0 end as wait_ms
+from agenda as a
+left join run_fault as f on f.run_id = a.run_id and f.stage = a.stage
+where f.run_id is not null
+  or a.stage in ('frontier', 'task_admission', 'cancellation', 'retry');
+
 CREATE VIEW violation as
 select
   a.run_id,
@@ -2534,6 +2564,12 @@ select
   i.actor,
   i.requested_at_ms
 from cancel_intent as i;
+
+CREATE VIEW input_state as
+select
+  i.run_id,
+  i.input
+from run_input as i;
 
 CREATE VIEW step_state as
 select

@@ -1635,7 +1635,7 @@ from (
   where b.part > 1 or (c.step_status = 'ready' and c.attempt_end <> 'lost')
 ) as e;
 
--- from sql/decision/recovery.sql sha256 bb183a4f156cc96d931e4143a4fff5fcf86f4a89de18fb72a896f0d0b2441f94
+-- from sql/decision/recovery.sql sha256 047e3d83243b1d84ef400237e0025f2b924e3407815b738fdd4a85db9b5f88a3
 -- RECOVERY — what may be done about an attempt whose worker is silent (DESIGN §9).
 -- A lease that expires proves nothing by itself. `recovery_due` says which evidence the clock gives
 -- and when; the step writes it as an attestation, and `recovery_effect` decides from attestations.
@@ -1835,7 +1835,20 @@ from (
     and c.cancel_reason is null
 ) as e;
 
--- A back-off that is over opens a new epoch. The step takes effects whose `due_at_ms` has come.
+-- The longest that a step may wait, jitter included. A back-off that ends further ahead was written
+-- by a clock that was ahead: nobody knows how much of it is left, and it is over.
+create view retry_longest as
+select
+  s.run_id,
+  s.step_key,
+  s.due_at_ms,
+  t.max_backoff_ms + t.max_backoff_ms / 8 as longest_ms
+from step_run as s
+join task_revision as t on t.task_id = s.task_id
+where s.status = 'retry_wait';
+
+-- A back-off that is over opens a new epoch. The step takes effects whose `due_at_ms` has come, or
+-- is further ahead than `retry_longest` says.
 create view retry_effect as
 select
   s.run_id,
@@ -2181,7 +2194,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 92b322c72834100102385045566076564457e5941b109b47d266cfa303c4f136
+-- from sql/decision/violation.sql sha256 73c29554b51df3bd8166b9ea1908fd5eb7f4b3dd10fdb6d0f498454312d4d5b4
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2245,6 +2258,29 @@ where not exists (
       select 1 from run_fault as f where f.run_id = m.run_id and f.stage = m.stage
     ))
 );
+
+-- A row is right only from `since_ms` on: before, it is of a clock that was ahead, and the sweep
+-- brings it to `wait_ms` from now. Only a fault may put off what is done at once, for its longest
+-- back-off; a deadline and a lease end when they say.
+create view agenda_ahead as
+select
+  a.run_id,
+  a.stage,
+  a.due_at_ms,
+  case
+    when f.run_id is not null then a.due_at_ms - 300000
+    when a.stage = 'retry' then (
+      select max(w.due_at_ms - w.longest_ms)
+      from retry_longest as w
+      where w.run_id = a.run_id
+    )
+    else a.due_at_ms
+  end as since_ms,
+  case when f.run_id is not null then 300000 else 0 end as wait_ms
+from agenda as a
+left join run_fault as f on f.run_id = a.run_id and f.stage = a.stage
+where f.run_id is not null
+  or a.stage in ('frontier', 'task_admission', 'cancellation', 'retry');
 
 create view violation as
 select
@@ -2523,7 +2559,7 @@ from (
 ) as o
 where not exists (select 1 from run as r where r.run_id = o.run_id);
 
--- from sql/decision/reading.sql sha256 f13e6703127063340aac4aa0d8460ec24bbdb05491d3f6f51f43ac76507372f5
+-- from sql/decision/reading.sql sha256 5e0d8b5b06f71de7457e163aedfd720de34a6286f30586cf58d08a16dbfc5ae0
 -- READING — what people and tools look at: the state of things, without the columns that only
 -- machines need (no token digests, no identities). Filter by the leading columns.
 
@@ -2635,6 +2671,12 @@ select
   i.actor,
   i.requested_at_ms
 from cancel_intent as i;
+
+create view input_state as
+select
+  i.run_id,
+  i.input
+from run_input as i;
 
 create view step_state as
 select
