@@ -40,7 +40,9 @@ def patiently(ask: Callable[[], T], view: View) -> T:
 
 def is_lost(error: Exception) -> bool:
     """Whether it did not answer, or was held; what it was asked to do may be done or not."""
-    return getattr(error, "code", "") == "contended" or any(f"{kind.__module__}.{kind.__name__}" in LOST for kind in type(error).__mro__)
+    return getattr(error, "code", "") == "contended" or any(
+        f"{kind.__module__}.{kind.__name__}" in LOST for kind in type(error).__mro__
+    )
 
 
 def admit(

@@ -188,6 +188,11 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
             say(f"  look: {screen.command('show ' + short(row['run_id']))}")
         return
     wide = cells.room()
+    if row["cancel_requested_at_ms"] is not None:
+        does = "nobody is there to carry it out" if alone else "what runs is being stopped"
+        at = screen.at(row["cancel_requested_at_ms"])
+        words = f"cancellation requested ({row['cancel_reason']}) at {at}: {does}"
+        say_wrapped(words, wide, 2, fg="yellow")
     if alone:
         say_wrapped(f"! {alone}", wide, 2, fg="yellow")
     needs = [pair for pair in reasons if pair[0]["waits_for"] == "need" and not pair[1].command]
