@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from qinglong_sql.cli.reasons import OVERDUE_MS, Screen, reason_of, waits
 from qinglong_sql.scheduler import STANDALONE, Turn, local_cycle
 from tests import acting
 from tests.acting import Engine, Store
 from tests.oracle_ends import longest_wait_ms
+from tests.screens import standing_still
 from tests.state import Policy
 from tests.stores import FakeClock
+from tests.test_status import found_by
 
 HOUR_MS = 3_600_000
 MAX_FAULT_MS = 300_000
@@ -177,3 +180,36 @@ def test_a_sweep_with_a_right_clock_writes_nothing(
     before = acting.everything(engine)
     assert swept(store, run_id) == 0
     assert acting.everything(engine) == before
+
+
+@pytest.mark.parametrize(
+    ("begin", "kind"), [(ready, "admission"), (half_done, "need"), (cancelled, "intent")]
+)
+@pytest.mark.parametrize("driven", [True, False])
+def test_what_was_put_off_is_not_well_and_is_told(
+    store: Store, engine: Engine, clock: FakeClock, begin: Any, kind: str, driven: bool
+) -> None:
+    run_id = begin(store)
+    at = clock.now_ms
+    assert found_by(store, clock, engine.dsn)["ok"]
+    found = found_by(store, clock, engine.dsn, driven=driven, later_ms=-HOUR_MS)
+    assert not found["ok"]
+    assert [row["waits_for"] for row in found["stuck"]] == ([kind] if driven else [])
+    assert "put off" in found["open"][0]["waits_for"]
+    with standing_still(at - HOUR_MS):
+        rows = [row for row in waits(store, run_id) if row["due_at_ms"] is not None]
+        why = [reason_of(row, Screen(at - HOUR_MS, True, store.engine)) for row in rows]
+    assert {row["waits_for"] for row in rows} == {kind}
+    assert all(one.stuck and "set back" in one.words for one in why)
+    clock.advance(-HOUR_MS)
+    swept(store, run_id)
+    assert found_by(store, clock, engine.dsn)["stuck"] == []
+
+
+def test_a_little_ahead_is_another_clock_and_no_trouble(
+    store: Store, engine: Engine, clock: FakeClock
+) -> None:
+    """A screen's clock may be behind the database's; the next cycle does the work."""
+    ready(store)
+    found = found_by(store, clock, engine.dsn, later_ms=-OVERDUE_MS)
+    assert found["ok"] and "put off" not in found["open"][0]["waits_for"]
