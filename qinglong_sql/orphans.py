@@ -12,6 +12,7 @@ for the command, what runs on another machine, in a state folder that is not our
 hangs in the kernel.
 """
 
+import logging
 import os
 import re
 import signal
@@ -50,8 +51,8 @@ class Process:
     ticks: int
 
 
-def sweep(executions: Mapping[str, Guard], within_s: float = SWEEP_S) -> set[str]:
-    """KILL what is left of executions, by offer id, until nothing is; those that something is of.
+def sweep(executions: Mapping[str, Guard], within_s: float = SWEEP_S) -> dict[str, list[Process]]:
+    """KILL what is left of executions, by offer id, until nothing is; what does not go in time.
 
     A launcher that is stopped is left alone: it finds its tree empty, should it go on.
     """
@@ -64,10 +65,10 @@ def sweep(executions: Mapping[str, Guard], within_s: float = SWEEP_S) -> set[str
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(one.pid, signal.SIGKILL)
         if found and time.monotonic() >= end_s:
-            return set(found)
+            return found
         if found:
             time.sleep(PAUSE_S)
-    return set()
+    return {}
 
 
 def remains(executions: Mapping[str, Guard]) -> dict[str, list[Process]]:
@@ -134,7 +135,7 @@ def _marks(pid: int) -> set[str]:
 class Orphans:
     """Looks after the executions of this machine's workers of one database, and of `held`.
 
-    `note` is told of what cannot be killed.
+    `note` is told of what cannot be killed; a warning is logged if there is none.
     """
 
     def __init__(
@@ -142,12 +143,12 @@ class Orphans:
         store: Store,
         state_dir: Path,
         held: Mapping[str, Held],
-        note: Callable[[Path, str], object],
+        note: Callable[[str], object] | None,
     ) -> None:
         self._store = store
         self._state_dir = state_dir
         self._held = held
-        self._note = note
+        self._note = note or logging.getLogger("qinglong_sql").warning
         self._list_at_ms = 0
         self._others: list[Path] = []
         self._look_at_ms: dict[Path, int] = {}
@@ -166,11 +167,13 @@ class Orphans:
                 found = guard(folder)
                 if found.state == "gone" or (found.state == "stopped" and self._over(found)):
                     wanted[folder] = found
-        left = sweep({folder.name: found for folder, found in wanted.items()}) if wanted else set()
+        left = sweep({folder.name: found for folder, found in wanted.items()}) if wanted else {}
         for folder in wanted:
             if folder.name in left:
+                if folder not in self._left_ms:
+                    pids = " ".join(str(one.pid) for one in left[folder.name][:9])
+                    self._note(f"{folder}: no launcher is left and KILL does not end: {pids}")
                 self._left_ms.setdefault(folder, now_ms)
-                self._note(folder, "what is left of its execution does not end by KILL")
             else:
                 self._left_ms.pop(folder, None)
                 self._pause_ms[folder] = min(2 * self._pause_ms.get(folder, LOOK_MS), LOOK_MAX_MS)

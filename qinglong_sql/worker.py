@@ -79,11 +79,10 @@ class Worker:
         self._apart = Apart(note)
         self._leftovers = Leftovers(self.state_dir, self.held, clock, self._apart)
         self._adoption = Adoption(self.held, self._leftovers)
-        self._orphans = Orphans(store, self.state_dir, self.held, self._apart.tell)
+        self._orphans = Orphans(store, self.state_dir, self.held, note)
         self._asking = Asking(self.held, self._leftovers, lease_ms, clock)
-        self.offered = False  # the last `settle` asked every queue for work
+        self.offered = self._offering = False  # the last `settle` asked every queue for work
         self._fuse: Fuse | None = None
-        self._offering = False
         self._renew_all = self._untold = False
         self._look_at_ms = self._moved = 0
         self._errors: list[Exception] = []
@@ -135,18 +134,15 @@ class Worker:
         return self._intake.backs_off()
 
     def owes(self) -> bool:
-        """Whether the database is to declare nothing lost now, asked right before it would.
-
-        So when the end of an execution is known here that it did not get to hear, and while
-        something lives that nobody guards; that is killed first. Raises what the store raises.
+        """Whether nothing may be declared lost now: an end was not heard by the database yet, or
+        something lives that nobody guards, and was killed in vain. Raises what the store raises.
         """
         if self._lock is not None:
             before = self._asking.signs()
             self._listen()  # nothing wakes us any more for what was heard here
             self._untold = self._untold or self._asking.signs() != before
-        if self._orphans.look():
-            return True
-        return any(not held.refused for held in self._asking.within("ended"))
+        untold = any(not held.refused for held in self._asking.within("ended"))
+        return self._orphans.look() or untold
 
     def filenos(self) -> list[int]:
         """Descriptors that are readable when `settle` has something to do."""
@@ -225,8 +221,6 @@ class Worker:
     def _count(self, rows: list[Row]) -> None:
         self._moved += sum(row["outcome"] == "applied" for row in rows)
 
-    # --- settle
-
     def _listen(self) -> None:
         self._intake.reap()
         self._apart.each(self._asking.within("waiting", "live"), FOLDER, Held.hear)
@@ -277,8 +271,6 @@ class Worker:
         renewals = self._asking.renewals(every=self._renew_all)
         answered = self._send(renewals)
         self._renew_all = self._renew_all and answered < len(renewals.held)
-
-    # --- dispatch
 
     def _lease(self) -> None:
         self._moved += self._intake.lease(self.slots - self.busy())
