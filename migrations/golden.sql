@@ -4697,23 +4697,28 @@ ALTER TABLE ql.run_fault OWNER TO ql_migrator;
 --
 
 CREATE VIEW ql.agenda_ahead AS
- SELECT a.run_id,
-    a.stage,
-    a.due_at_ms,
+ SELECT run_id,
+    stage,
+    due_at_ms,
         CASE
-            WHEN (f.run_id IS NOT NULL) THEN (a.due_at_ms - 300000)
-            WHEN (a.stage = 'retry'::text) THEN ( SELECT max((w.due_at_ms - w.longest_ms)) AS max
+            WHEN (faults > 0) THEN (due_at_ms - 300000)
+            WHEN (stage = 'retry'::text) THEN ( SELECT max((w.due_at_ms - w.longest_ms)) AS max
                FROM ql.retry_longest w
               WHERE (w.run_id = a.run_id))
-            ELSE a.due_at_ms
+            ELSE due_at_ms
         END AS since_ms,
         CASE
-            WHEN (f.run_id IS NOT NULL) THEN 300000
+            WHEN (faults > 0) THEN 300000
             ELSE 0
         END AS wait_ms
-   FROM (ql.agenda a
-     LEFT JOIN ql.run_fault f ON (((f.run_id = a.run_id) AND (f.stage = a.stage))))
-  WHERE ((f.run_id IS NOT NULL) OR (a.stage = ANY (ARRAY['frontier'::text, 'task_admission'::text, 'cancellation'::text, 'retry'::text])));
+   FROM ( SELECT g.run_id,
+            g.stage,
+            g.due_at_ms,
+            ( SELECT count(*) AS count
+                   FROM ql.run_fault f
+                  WHERE ((f.run_id = g.run_id) AND (f.stage = g.stage))) AS faults
+           FROM ql.agenda g) a
+  WHERE ((faults > 0) OR (stage = ANY (ARRAY['frontier'::text, 'task_admission'::text, 'cancellation'::text, 'retry'::text])));
 
 ALTER VIEW ql.agenda_ahead OWNER TO ql_migrator;
 

@@ -2166,7 +2166,7 @@ select
   a.stage,
   a.due_at_ms,
   case
-    when f.run_id is not null then a.due_at_ms - 300000
+    when a.faults > 0 then a.due_at_ms - 300000
     when a.stage = 'retry' then (
       select max(w.due_at_ms - w.longest_ms)
       from retry_longest as w
@@ -2174,11 +2174,18 @@ select
     )
     else a.due_at_ms
   end as since_ms,
-  case when f.run_id is not null then 300000 else 0 end as wait_ms
-from agenda as a
-left join run_fault as f on f.run_id = a.run_id and f.stage = a.stage
-where f.run_id is not null
-  or a.stage in ('frontier', 'task_admission', 'cancellation', 'retry');
+  case when a.faults > 0 then 300000 else 0 end as wait_ms
+from (
+  select
+    g.run_id,
+    g.stage,
+    g.due_at_ms,
+    (
+      select count(*) from run_fault as f where f.run_id = g.run_id and f.stage = g.stage
+    ) as faults
+  from agenda as g
+) as a
+where a.faults > 0 or a.stage in ('frontier', 'task_admission', 'cancellation', 'retry');
 
 CREATE VIEW violation as
 select

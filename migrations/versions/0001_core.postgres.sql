@@ -2210,7 +2210,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 73c29554b51df3bd8166b9ea1908fd5eb7f4b3dd10fdb6d0f498454312d4d5b4
+-- from sql/decision/violation.sql sha256 da025af4adbbe276536de34b39664673e58d513aeb8914f22682ba793651c610
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2284,7 +2284,7 @@ select
   a.stage,
   a.due_at_ms,
   case
-    when f.run_id is not null then a.due_at_ms - 300000
+    when a.faults > 0 then a.due_at_ms - 300000
     when a.stage = 'retry' then (
       select max(w.due_at_ms - w.longest_ms)
       from retry_longest as w
@@ -2292,11 +2292,18 @@ select
     )
     else a.due_at_ms
   end as since_ms,
-  case when f.run_id is not null then 300000 else 0 end as wait_ms
-from agenda as a
-left join run_fault as f on f.run_id = a.run_id and f.stage = a.stage
-where f.run_id is not null
-  or a.stage in ('frontier', 'task_admission', 'cancellation', 'retry');
+  case when a.faults > 0 then 300000 else 0 end as wait_ms
+from (
+  select
+    g.run_id,
+    g.stage,
+    g.due_at_ms,
+    (
+      select count(*) from run_fault as f where f.run_id = g.run_id and f.stage = g.stage
+    ) as faults
+  from agenda as g
+) as a
+where a.faults > 0 or a.stage in ('frontier', 'task_admission', 'cancellation', 'retry');
 
 create view violation as
 select
