@@ -56,6 +56,8 @@ STEPS = """
 many: {run: [sh, many.sh, "KEY"]}
 again: {run: [sh, again.sh, "KEY"], idempotent: true, on_lost: retry}
 """
+# Found by the session alone, which the launcher has written down.
+LONE = 'lone: {run: "env -i sleep 357 & echo $! > k.lone; wait"}'
 SEEN = ("plain", "session", "bare", "first")
 
 
@@ -153,13 +155,14 @@ def test_what_fork_server_and_launcher_leave_is_killed_at_once(site: Site) -> No
         ["sleep", "356"], env={"QL_INPUT": f"/x/exec/of{'0' * 24}/input.json"}, cwd=site.work
     )
     site.processes.append(bystander)
-    site.publish(STEPS.replace("KEY", "k"))
+    site.publish(STEPS.replace("KEY", "k") + LONE)
     run_id, worker = site.start(), site.worker()
-    site.drive(worker, lambda: all(site.lines(f"k.{name}") for name in (*SEEN, "apart")))
+    names = (*SEEN, "lone")
+    site.drive(worker, lambda: all(site.lines(f"k.{name}") for name in (*names, "apart")))
     site.drive(worker, lambda: all(one.told_running for one in worker.held.values()))
     signal_all(guards(site.state), signal.SIGKILL)
-    assert living(site, "k") == set(SEEN)
-    site.drive(worker, lambda: not living(site, "k"), 5)
+    assert living(site, "k", names) == set(names)
+    site.drive(worker, lambda: not living(site, "k", names), 5)
     assert alive(bystander.pid) and alive(os.getpid())
     assert {one["status"] for one in site.attempts(run_id)} == {"running"}, "that proves nothing"
     os.kill(site.pid("k.apart"), signal.SIGKILL)  # what nobody can see
