@@ -75,7 +75,7 @@ def test_what_failed_is_mended_and_goes_on(shell: Shell) -> None:
 
     words = "generation 2, 3 of 5 steps taken over"
     edge = "an edge takes it, or " if shell.dsn.startswith("sqlite") else ""
-    drive = f"to drive it: {edge}qinglong-sql run FILE w with the same input\n"
+    drive = f"to drive it: {edge}qinglong-sql run FILE w --input day=1\n"
     assert told(shell, "retry", old) == f"run NEW retries OLD: {words}\n{TABLE}\n{drive}"
     assert told(shell, "retry", old) == (f"run NEW retries OLD already: running; {words}\n{drive}")
     new = newest(shell)

@@ -1,5 +1,8 @@
 """Sentences of commands: which one to run, who may, why many steps failed alike."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +32,37 @@ def test_one_of_several_must_be_named(sqlite_dsn: str, tmp_path: Path) -> None:
     done = shell("run", "jobs.yaml", "nothing")
     assert done.returncode == 5 and f"there are: {choices}" in done.stderr
     assert shell("runs", "--json").stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "given",
+    ['{"k":"a b","q":"it\'s"}', '{"n":{"deep":[1,2.5,null,"é"]}}', '{"a=b":"1"}',
+     '{"k":"a\\nb"}'],
+)  # fmt: skip
+def test_the_command_of_a_retry_joins_it_whatever_its_input_is(
+    given: str, sqlite_dsn: str, tmp_path: Path
+) -> None:
+    shell = Shell(tmp_path, sqlite_dsn)
+    shell.write("jobs.yaml", "package: p\ntasks: {t: {run: 'test -e mended'}}\n")
+    shell.write("input.json", given)
+    assert shell("run", "jobs.yaml", "--input-file", "input.json").returncode == 1
+    (old,) = json.loads(shell("runs", "--json").stdout)
+    shown = shell("show", old["run_id"], "--input").stdout
+    assert json.loads(shown) == json.loads(given)
+    assert "input" not in json.loads(shell("show", old["run_id"], "--json").stdout)
+    whole = json.loads(shell("show", old["run_id"], "--json", "--input").stdout)
+    assert whole["input"] == json.loads(given)
+    said = shell("retry", old["run_id"]).stdout.splitlines()
+    line = next(one for one in said if one.startswith("to drive it: "))
+    line = line.removeprefix("to drive it: ").removeprefix("an edge takes it, or ")
+    line = line.replace("qinglong-sql", f"{sys.executable} -m qinglong_sql")
+    (tmp_path / "mended").touch()
+    done = subprocess.run(
+        ["/bin/sh", "-c", line.replace("FILE", "jobs.yaml")],
+        cwd=tmp_path, env=shell.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "going on with run" in done.stdout, line + done.stderr
+    assert len(json.loads(shell("runs", "--json").stdout)) == 2
 
 
 @pytest.fixture
@@ -77,10 +111,13 @@ def test_a_word_is_never_cut() -> None:
 
 
 def test_what_many_steps_share_is_told_once_with_its_count() -> None:
-    long = "it could not be started: cannot run /opt/tool: no such file"
+    long = "it could not be started: cannot run /opt/tool/of/ours: no such file"
     reasons = [("a", long), ("b", "it was stopped"), ("c", long), ("d", long), ("e", "")]
     assert once(reasons) == [f"{long} (3 steps)", "it was stopped", "as a", "as a", ""]
     assert once(reasons[:3]) == [long, "it was stopped", long]
+    needs = [(key, "a step that it needs did not succeed") for key in "abcdefgh"]
+    assert once(needs[:7]) == [needs[0][1]] * 7
+    assert once(needs)[::7] == [f"{needs[0][1]} (8 steps)", "as a"]
     steps = [
         {"step_key": key, "status": "failed", "attempt_count": 1, "started_at_ms": 1,
          "finished_at_ms": 2, "result_code": "executor_start_failed"}

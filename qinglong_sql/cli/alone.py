@@ -113,7 +113,7 @@ def worker_lives(dsn: str, worker_id: str) -> bool | None:
     folder = state_folder(dsn)
     for lock in folder.glob(f"*/{WORKER}"):
         with suppress(OSError, UnicodeDecodeError):  # it goes, or is another user's
-            if (lock.parent / "worker_id").read_text("ascii").strip() == worker_id:
+            if (lock.parent / "worker_id").read_text(encoding="ascii").strip() == worker_id:
                 return not _is_free(lock)
     known = not folder.exists() or os.access(folder, os.R_OK | os.X_OK)
     return False if dsn.startswith(SQLITE) and known and not _held(folder) else None

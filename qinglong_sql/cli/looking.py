@@ -11,7 +11,7 @@ from qinglong_sql.cli.exits import reported
 from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reasons import ORDER, Reason, Screen, reason_of, served, short, waits
 from qinglong_sql.cli.reread import steps_of, the_run
-from qinglong_sql.cli.runs import retry_of
+from qinglong_sql.cli.runs import input_of, retry_of
 from qinglong_sql.cli.steps import BAD, CODES, NAMED, flow_table, groups, in_words, needs_of
 from qinglong_sql.cli.timebar import legend
 from qinglong_sql.cli.words import (
@@ -37,19 +37,30 @@ Pair = tuple[Row, Reason]  # a row of `explain`, and its words
 
 @click.command()
 @click.argument("run")
+@click.option(
+    "--input",
+    "with_input",
+    is_flag=True,
+    help="Print its input alone, as JSON; with --json below `input` of the document.",
+)
 @with_utc
 @with_color
 @with_dsn
 @with_json
 @reported
-def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
+def show(run: str, with_input: bool, utc: bool, dsn: str, as_json: bool) -> None:
     """Show a RUN: its state, its steps, what went wrong.
 
-    Steps stand in the order in which work flows, each with a bar on the time axis of the run.
+    Steps stand in the order in which work flows, each with a bar on the time axis of the run. Its
+    input, which may hold what is not for everybody's eyes, is printed by --input only.
     """
     with opened(dsn) as store:
         row = resolve_run(store, run)
         run_id = row["run_id"]
+        given = {"input": input_of(store, run_id)} if with_input else {}
+        if given and not as_json:
+            print_json(given["input"])
+            return
         steps = steps_of(store, run_id)
         attempts = declared.attempts_with(store, run_id)
         pairs = store.read("step_need", order="step_key, need_key", run_id=run_id)
@@ -61,7 +72,7 @@ def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     needs, intent = needs_of(pairs), intents[0] if intents else None
     if as_json:
         more = {"steps": steps, "attempts": attempts, "needs": needs, "intent": intent}
-        print_json({**row, **more})
+        print_json({**row, **more, **given})
         return
     wide = cells.room()
     header(row, intent, screen, wide)
@@ -105,7 +116,8 @@ def header(row: Row, intent: Row | None, screen: Screen, wide: int) -> None:
     if row["run_key"] and not re.fullmatch(MADE_KEY, row["run_key"]):
         told.append(("key", row["run_key"]))
     if row["input_digest"] != NO_INPUT:
-        told.append(("input", f"sha256 {row['input_digest'][:12]}"))
+        way = screen.command(f"show {short(row['run_id'])} --input")
+        told.append(("input", f"sha256 {row['input_digest'][:12]}; {way}"))
     if intent is not None:
         by = f", by {intent['actor']}" if intent["actor"] else ""
         at = screen.at(intent["requested_at_ms"])

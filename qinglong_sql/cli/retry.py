@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from qinglong_sql.canonical import derived_id, digest
+from qinglong_sql.canonical import derived_id
 from qinglong_sql.cli.alone import edge_here, silent_words
 from qinglong_sql.cli.cells import room
 from qinglong_sql.cli.exits import Refused, reported
@@ -21,13 +21,12 @@ from qinglong_sql.cli.options import (
 )
 from qinglong_sql.cli.package import publish_package
 from qinglong_sql.cli.reread import the_run
-from qinglong_sql.cli.runs import retry_of
+from qinglong_sql.cli.runs import retry_of, same_run
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import Row, complain, print_json, say, table
 from qinglong_sql.package import load_package
 from qinglong_sql.store import SQLITE, Store
 
-NO_INPUT = digest("{}")
 SAME = (
     "nothing was published since that run: the same tasks run again"
     " (else: cancel this run, and retry it with --file)"
@@ -116,13 +115,13 @@ def retry(
             if published not in (None, new["generation"]) and new["status"] == "running":
                 say(keeps(new, published, same_dsn(dsn)))
             else:
-                say(next_words(new, dsn, file))
+                say(next_words(store, new, dsn, file))
             return
         say_steps(steps)
         say("")
         if new["status"] == "running" and new["generation"] == old["generation"]:
             say(SAME)
-        say(next_words(new, dsn, file))
+        say(next_words(store, new, dsn, file))
 
 
 def retry_of_purged(store: Store, text: str) -> Row | None:
@@ -145,7 +144,7 @@ def tell_again(store: Store, row: Row, dsn: str, as_json: bool) -> None:
         print_json({**row, "steps": []})
         return
     say(headline(store, None, row))
-    say(next_words(the_run(store, row["run_id"]), dsn, None))
+    say(next_words(store, the_run(store, row["run_id"]), dsn, None))
 
 
 def check_ended(old: Row, more: str) -> None:
@@ -186,7 +185,7 @@ def keeps(new: Row, published: int, more: str) -> str:
     )
 
 
-def next_words(new: Row, dsn: str, file: Path | None) -> str:
+def next_words(store: Store, new: Row, dsn: str, file: Path | None) -> str:
     """Who drives the retry, or what to type."""
     more = same_dsn(dsn)
     if new["status"] == "succeeded":
@@ -198,10 +197,9 @@ def next_words(new: Row, dsn: str, file: Path | None) -> str:
         return f"this database has {silent_words(here)}"
     if here is not None:
         return f"an edge drives it; to follow: qinglong-sql show {new['run_id'][:12]}{more}"
-    same = "" if new["input_digest"] == NO_INPUT else " with the same input"
     edge = "an edge takes it, or " if dsn.startswith(SQLITE) else ""
     name = "FILE" if file is None else shlex.quote(str(file))
-    return f"to drive it: {edge}qinglong-sql run {name} {new['target_key']}{more}{same}"
+    return f"to drive it: {edge}{same_run(store, new, name, more)}"
 
 
 def takeover(store: Store, old: Row, target_id: str) -> list[Row]:

@@ -12,7 +12,7 @@ from qinglong_sql.graph import depths
 
 Needs = Mapping[str, Sequence[str]]
 NAMED = 6
-BRIEF, MANY = 30, 3  # a sentence longer than this, of so many steps, is told once
+ONCE = ((60, 3), (30, 8))  # a sentence longer than this, of so many steps, is told once
 BAD = ("failed", "timed_out")
 ENDED_BADLY = (*BAD, "cancelled")
 EXITS = {  # what a shell and env say of their command
@@ -78,10 +78,10 @@ def once(reasons: Sequence[tuple[str, str]]) -> list[str]:
     told = []
     for key, words in reasons:
         same = alike[words]
-        if len(words) <= BRIEF or len(same) < MANY:
-            told.append(words)
-        else:
+        if any(len(words) > brief and len(same) >= many for brief, many in ONCE):
             told.append(f"{words} ({len(same)} steps)" if key == same[0] else f"as {same[0]}")
+        else:
+            told.append(words)
     return told
 
 
