@@ -73,7 +73,7 @@ class Edge:
             lease_ms=lease_ms,
             offers=setting.offers,
             stop_grace_ms=grace_ms,
-            note=lambda words: log.say("note", words),
+            note=lambda words: log.say("fault", words),
         )
         self._packages = packages and Packages(packages, publisher(store), log.say)
         self._runs = Runs(store, log, boottime_ms)

@@ -1,5 +1,6 @@
 """Sentences of commands: which one to run, who may, why many steps failed alike."""
 
+import io
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import psycopg
 import pytest
 
 from qinglong_sql.cli.steps import once, shortened, step_table
+from qinglong_sql.edge_log import Log
 from qinglong_sql.migrate import VERSION_SCHEMA
 from qinglong_sql.store import open_store
 from tests import acting
@@ -128,3 +130,12 @@ def test_what_many_steps_share_is_told_once_with_its_count() -> None:
     said = step_table(steps, attempts)
     assert said.count("cannot run") == 1 and said.count("as a") == 3
     assert "no such file (4 steps)" in " ".join(said.split())
+
+
+def test_a_quiet_edge_says_faults_alone() -> None:
+    said = io.StringIO()
+    log = Log("json", True, said)
+    for event in ("begin", "note", "open", "published", "purged", "fault", "trouble", "folder"):
+        log.say(event, "words")
+    told = [json.loads(line)["event"] for line in said.getvalue().splitlines()]
+    assert told == ["fault", "trouble", "folder"]
