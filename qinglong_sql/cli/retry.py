@@ -99,6 +99,10 @@ def retry(
                 raise Refused(
                     f"{file} is package {package.key}, that run is of {old['package_key']}"
                 )
+            if old["target_key"] not in package.model[f"{old['kind']}s"]:
+                raise Refused(f"{file} has no {old['kind']} {old['target_key']}; not published")
+            if key is not None:
+                refuse_used(store, old, key)
             published = publish_package(store, package)["generation"]
         row = start_retry(store, old, key)
         poke(dsn)
@@ -154,6 +158,15 @@ def check_ended(old: Row, more: str) -> None:
         raise Refused(f"run {old['run_id']} is still open; cancel it first: {way}")
     if old["status"] == "succeeded":
         raise Refused(f"run {old['run_id']} has succeeded: there is nothing to retry")
+
+
+def refuse_used(store: Store, old: Row, key: str) -> None:
+    """Raise Refused before anything is published for a key that is another run's."""
+    run_id = derived_id("ru", old["package_key"], old["kind"], old["target_key"], key)
+    for row in store.read("run_state", run_id=run_id):
+        if row["retry_of_run_id"] != old["run_id"]:
+            raise Refused(f"key {key!r} was used before, and not for a retry of this run:"
+                          f" run {run_id}; nothing is published")  # fmt: skip
 
 
 def start_retry(store: Store, old: Row, key: str | None) -> Row:
