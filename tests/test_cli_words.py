@@ -33,6 +33,9 @@ def test_one_of_several_must_be_named(sqlite_dsn: str, tmp_path: Path) -> None:
     assert done.returncode == 2 and f"say which one: {choices}" in done.stderr
     done = shell("run", "jobs.yaml", "nothing")
     assert done.returncode == 5 and f"there are: {choices}" in done.stderr
+    assert shell("publish", "jobs.yaml").returncode == 0
+    done = shell("start", "p", "nothing")
+    assert done.returncode == 5 and f"there are: {choices}" in done.stderr
     assert shell("runs", "--json").stdout == "[]\n"
 
 

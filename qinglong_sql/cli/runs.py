@@ -199,7 +199,12 @@ def published_target(store: Store, package: str, name: str | None) -> tuple[str,
     for row in found:
         if row["target_key"] == name:
             return str(row["kind"]), str(row["target_key"])
-    choices = ", ".join(row["target_key"] for row in found)
+    from qinglong_sql.cli.package import choices_of  # no package is read without it
+
+    kinds: dict[str, list[str]] = {"workflow": [], "task": []}
+    for row in found:
+        kinds[row["kind"]].append(row["target_key"])
+    choices = choices_of(kinds["workflow"], kinds["task"])
     if name is None:
         raise Refused(f"say which one to start, of: {choices}")
     near = did_you_mean(name, (row["target_key"] for row in found))
