@@ -107,7 +107,10 @@ def test_a_target_that_is_not_there_is_refused_with_the_choices(shell: Shell) ->
         assert done.returncode == 5 and said in done.stderr
     shell("publish", "jobs.yaml")
     done = shell("start", "nightly", "nope")
-    assert done.returncode == 5 and "has no workflow or task 'nope'; there are: workflows etl" in done.stderr
+    assert (
+        done.returncode == 5
+        and "has no workflow or task 'nope'; there are: workflows etl" in done.stderr
+    )
     done = shell("start", "nightly", "--key", "")
     assert done.returncode == 5 and "run key" in done.stderr
 
