@@ -24,7 +24,7 @@ from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.runs import retry_of, same_run
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import Row, complain, print_json, say, table
-from qinglong_sql.package import load_package
+from qinglong_sql.package import Package, load_package
 from qinglong_sql.store import SQLITE, Store
 
 SAME = (
@@ -95,14 +95,7 @@ def retry(
             show_preview(store, old, as_json)
             return
         if package is not None:
-            if package.key != old["package_key"]:
-                raise Refused(
-                    f"{file} is package {package.key}, that run is of {old['package_key']}"
-                )
-            if old["target_key"] not in package.model[f"{old['kind']}s"]:
-                raise Refused(f"{file} has no {old['kind']} {old['target_key']}; not published")
-            if key is not None:
-                refuse_used(store, old, key)
+            refuse_file(store, old, package, f"{file}", key)
             published = publish_package(store, package)["generation"]
         row = start_retry(store, old, key)
         poke(dsn)
@@ -160,8 +153,14 @@ def check_ended(old: Row, more: str) -> None:
         raise Refused(f"run {old['run_id']} has succeeded: there is nothing to retry")
 
 
-def refuse_used(store: Store, old: Row, key: str) -> None:
-    """Raise Refused before anything is published for a key that is another run's."""
+def refuse_file(store: Store, old: Row, package: Package, file: str, key: str | None) -> None:
+    """Raise Refused, before anything is published, for a file or a key that is of another run."""
+    if package.key != old["package_key"]:
+        raise Refused(f"{file} is package {package.key}, that run is of {old['package_key']}")
+    if old["target_key"] not in package.model[f"{old['kind']}s"]:
+        raise Refused(f"{file} has no {old['kind']} {old['target_key']}; not published")
+    if key is None:
+        return
     run_id = derived_id("ru", old["package_key"], old["kind"], old["target_key"], key)
     for row in store.read("run_state", run_id=run_id):
         if row["retry_of_run_id"] != old["run_id"]:
