@@ -24,7 +24,7 @@ COMMAND = "python -m scripts.reference"
 BEGIN, END = "<!-- generated: {} -->", "<!-- end of {} -->"
 # The commands in the order in which one comes to need them; a new one that is nowhere comes last.
 GROUPS = {
-    "Write a package file": ("init", "check", "schema", "import-crontab"),
+    "Write a package file": ("init", "check", "schema", "import-crontab", "cron"),
     "Run it": ("run", "edge", "publish", "start", "cancel", "retry", "declare-stopped"),
     "Look": ("status", "runs", "show", "watch", "events", "explain", "logs", "graph"),
     "Keep the database": ("migrate", "doctor", "purge", "backup", "restore"),

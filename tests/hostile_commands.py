@@ -52,7 +52,7 @@ WORDS = {
     "cancel": ["RUN"], "retry": ["RUN"], "declare-stopped": ["RUN-1"], "show": ["RUN"],
     "watch": ["ru0"], "events": ["RUN"], "explain": ["RUN"], "logs": ["RUN"],
     "graph": ["jobs.yaml", "etl"], "purge": ["--older-than", "1d"], "backup": ["b.db"],
-    "restore": ["none.db"], "completion": ["bash"],
+    "restore": ["none.db"], "completion": ["bash"], "cron next": ["@daily"],
 }  # fmt: skip
 
 
@@ -100,11 +100,20 @@ def desk(folder: Path, dsn: str) -> Desk:
     return Desk(shell, Engine("sqlite", dsn, None), run_id)
 
 
-def bad_words() -> Iterator[list[str]]:
-    """Each parameter of each command with each of VALUES in its place."""
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """Each command by its words; of a group those in it."""
     context = click.Context(main)
     for name in COMMANDS:
         command = main.get_command(context, name)  # type: ignore[attr-defined]
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {inner}", one) for inner, one in command.commands.items())
+        else:
+            yield name, command
+
+
+def bad_words() -> Iterator[list[str]]:
+    """Each parameter of each command with each of VALUES in its place."""
+    for name, command in every_command():
         places = [one for one in command.params if isinstance(one, click.Argument)]
         for parameter in command.params:
             if parameter.name in ("follow", "wait") or (name, parameter.name) == (
@@ -121,7 +130,7 @@ def bad_words() -> Iterator[list[str]]:
                 else:
                     words += ["x"] * (len(places) - len(words))
                     words[places.index(parameter)] = value
-                yield [name, *words]
+                yield [*name.split(), *words]
                 if isinstance(parameter, click.Option) and parameter.is_flag:
                     break
 

@@ -136,11 +136,11 @@ def test_help_says_what_matters() -> None:
         "status": "--json", "runs": "--status", "show": "RUN", "watch": "Ctrl-C",
         "events": "--follow", "explain": "waits for", "logs": "--follow", "graph": "mermaid",
         "migrate": "--sql", "doctor": "Exit 6", "purge": "--older-than", "backup": "FILE",
-        "restore": "FILE", "completion": "bash",
+        "restore": "FILE", "completion": "bash", "cron": "next",
     }  # fmt: skip
     assert matters.keys() == COMMANDS.keys()
-    no_json = ("schema", "edge", "completion")
-    no_database = ("init", "check", "schema", "import-crontab", "completion")
+    no_json = ("schema", "edge", "completion", "cron")
+    no_database = ("init", "check", "schema", "import-crontab", "completion", "cron")
     for name, word in matters.items():
         said = shell(name, "--help").stdout
         assert word in said and ("--json" in said or name in no_json), name

@@ -17,6 +17,7 @@ COMMANDS = {
     "check": "package",
     "schema": "schema",
     "import-crontab": "crontab",
+    "cron": "cron",
     "run": "run",
     "edge": "edge",
     "publish": "package",

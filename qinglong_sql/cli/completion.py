@@ -49,6 +49,8 @@ def completion(shell: str) -> None:
 
 def teach(command: click.Command) -> None:
     """Let the parameters of a command complete from the database, by their names."""
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        teach(inner)
     for param in command.params:
         for name, complete in KNOWN.items():
             plain = not isinstance(param.type, click.Choice | click.Path | click.File)
@@ -150,6 +152,12 @@ def _steps(ctx: click.Context, incomplete: str) -> Found:
     ]
 
 
+def _zones(ctx: click.Context, incomplete: str) -> Found:
+    from qinglong_sql.zones import zone_names
+
+    return _items(sorted(zone_names()), incomplete)
+
+
 def _items(keys: Iterable[str], incomplete: str) -> Found:
     return [CompletionItem(key) for key in keys if key.startswith(incomplete)]
 
@@ -163,4 +171,5 @@ KNOWN: dict[str, Callable[[click.Context, str], Found]] = {
     "workflow": _targets,
     "step": _steps,
     "subject": _subjects,
+    "tz": _zones,
 }

@@ -12,11 +12,12 @@ import click
 from qinglong_sql.cli.exits import BadFile, Exit, Refused, leave, reported
 from qinglong_sql.cli.options import with_json
 from qinglong_sql.cli.words import complain, print_json
-from qinglong_sql.cron import CronFault, check_timezone, zone_names
+from qinglong_sql.cron import CronFault, check_timezone
 from qinglong_sql.crontab import Crontab, Told, read_crontab
 from qinglong_sql.crontab_file import TooLarge, package_text
 from qinglong_sql.limits import KEY_CHARS, KEY_PATTERN
 from qinglong_sql.whole_file import write_whole
+from qinglong_sql.zones import zone_names
 
 NOT_FIRED = (
     "published triggers are not fired yet: keep the crontab as the clock, with lines that call"

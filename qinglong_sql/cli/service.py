@@ -11,6 +11,7 @@ from qinglong_sql.cli.exits import NOT_ALLOWED, Exit, Refused, leave, reported
 from qinglong_sql.cli.options import opened, with_dsn, with_json
 from qinglong_sql.cli.words import print_json, say, span
 from qinglong_sql.store import Store
+from qinglong_sql.zones import TZ_RELEASE, assert_pinned
 
 
 @click.command()
@@ -93,11 +94,16 @@ def schema_of(dsn: str) -> str:
 
 
 def findings(store: Store) -> dict[str, Any]:
-    """What the database says of itself: violations, faults, and the oldest due work."""
+    """What the database says of itself: violations, faults, and the oldest due work.
+
+    Raises NotReady when time zones are not those that this release names.
+    """
+    assert_pinned()
     now = int(time.time() * 1000)
     oldest = store.read("agenda_state", order="due_at_ms", limit=1)
     return {
         "engine": store.engine,
+        "time_zones": f"tzdata {TZ_RELEASE}",
         "violations": store.read("violation", order="run_id, rule, entity_id"),
         "faults": store.read("fault_state", order="run_id, stage"),
         "running": len(store.read("open_run")),
@@ -109,6 +115,7 @@ def told(found: dict[str, Any], revision: str) -> None:
     """Print the findings for people."""
     say(f"ready: {found['engine']}, {revision}")
     say(f"schema: {found['schema']}")
+    say(f"time zones: {found['time_zones']}")
     say(f"running runs: {found['running']}")
     say(f"due work: oldest {span(0, found['lag_ms'])} ago" if found["lag_ms"] else "due work: none")
     for fault in found["faults"]:
