@@ -1192,6 +1192,9 @@ CREATE FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_
 declare
   v_now_ms bigint;
   v_generation bigint;
+  v_target_id text;
+  v_step_count bigint;
+  v_timeout_ms bigint;
 begin
   loop
     select g.generation
@@ -1210,27 +1213,8 @@ begin
   end loop;
   v_now_ms := ql.now_ms();
 
-  insert into ql.run (
-    run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-    deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
-  )
-  select
-    p_run_id,
-    p_package_key,
-    v_generation,
-    p_kind,
-    p_target_key,
-    t.target_id,
-    p_run_key,
-    p_input_digest,
-    t.step_count,
-    v_now_ms + t.timeout_ms,
-    p_retry_of_run_id,
-    v_now_ms,
-    'running',
-    0,
-    0,
-    v_now_ms
+  select t.target_id, t.step_count, t.timeout_ms
+  into v_target_id, v_step_count, v_timeout_ms
   from (
     select
       w.workflow_id as target_id,
@@ -1252,12 +1236,35 @@ begin
       and k.package_key = p_package_key
       and k.generation = v_generation
       and k.task_key = p_target_key
-  ) as t
+  ) as t;
+
+  insert into ql.run (
+    run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
+    deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
+  )
+  select
+    p_run_id,
+    p_package_key,
+    v_generation,
+    p_kind,
+    p_target_key,
+    v_target_id,
+    p_run_key,
+    p_input_digest,
+    v_step_count,
+    v_now_ms + v_timeout_ms,
+    p_retry_of_run_id,
+    v_now_ms,
+    'running',
+    0,
+    0,
+    v_now_ms
+  where v_target_id is not null
   on conflict do nothing;
   if found then
     return true;
   end if;
-  if not exists (select from ql.run as r where r.run_id = p_run_id) then
+  if v_target_id is null and not exists (select from ql.run as r where r.run_id = p_run_id) then
     raise exception 'no % % in package %', p_kind, p_target_key, p_package_key
       using errcode = 'QL404';
   end if;
@@ -2665,59 +2672,62 @@ begin
     raise exception 'a run key has 1 to 200 characters' using errcode = 'QL400';
   end if;
 
-  -- without a key the answer needs nothing of the retried run, which may be purged by now
-  if p_run_key is not null or not exists (select from ql.run as r where r.run_id = v_run_id) then
-    perform ql.wait_run(p_run_id);  -- what is copied cannot be purged meanwhile
-    select
-      r.package_key,
-      r.kind,
-      r.target_key,
-      case r.status
-        when 'running' then 'is still open: cancel it first'
-        when 'succeeded' then 'has succeeded: there is nothing to retry'
-      end as fault,
-      i.input
-    into v_old
-    from ql.run as r
-    join ql.run_input as i on i.run_id = r.run_id
-    where r.run_id = p_run_id;
-    if v_old.fault is not null then
-      raise exception 'run % %', p_run_id, v_old.fault using errcode = 'QL400';
+  loop
+    -- without a key the answer needs nothing of the retried run, which may be purged by now
+    if p_run_key is not null or not exists (select from ql.run as r where r.run_id = v_run_id) then
+      perform ql.wait_run(p_run_id);  -- what is copied cannot be purged meanwhile
+      select
+        r.package_key,
+        r.kind,
+        r.target_key,
+        case r.status
+          when 'running' then 'is still open: cancel it first'
+          when 'succeeded' then 'has succeeded: there is nothing to retry'
+        end as fault,
+        i.input
+      into v_old
+      from ql.run as r
+      join ql.run_input as i on i.run_id = r.run_id
+      where r.run_id = p_run_id;
+      if v_old.fault is not null then
+        raise exception 'run % %', p_run_id, v_old.fault using errcode = 'QL400';
+      end if;
+      if p_run_key is not null then
+        v_run_id := ql.derived_id(
+          'ru', v_old.package_key, v_old.kind, v_old.target_key, p_run_key
+        );
+      end if;
+      if not exists (select from ql.run as r where r.run_id = v_run_id)
+        and ql.admit_run(
+          v_run_id,
+          v_old.package_key,
+          v_old.kind,
+          v_old.target_key,
+          coalesce(p_run_key, ''),
+          v_old.input,
+          p_run_id
+        )
+      then
+        v_outcome := 'created';
+        perform ql.take_over_outputs(v_run_id);
+      end if;
     end if;
-    if p_run_key is not null then
-      v_run_id := ql.derived_id(
-        'ru', v_old.package_key, v_old.kind, v_old.target_key, p_run_key
-      );
-    end if;
-    if not exists (select from ql.run as r where r.run_id = v_run_id)
-      and ql.admit_run(
-        v_run_id,
-        v_old.package_key,
-        v_old.kind,
-        v_old.target_key,
-        coalesce(p_run_key, ''),
-        v_old.input,
-        p_run_id
-      )
-    then
-      v_outcome := 'created';
-      perform ql.take_over_outputs(v_run_id);
-    end if;
-  end if;
 
-  return query
-  select
-    r.run_id,
-    case when r.retry_of_run_id = p_run_id then v_outcome else 'conflict' end,
-    r.status,
-    r.generation,
-    (
-      select count(*)
-      from ql.step_run as s
-      where s.run_id = r.run_id and s.result_code = 'taken_over'
-    )
-  from ql.run as r
-  where r.run_id = v_run_id;
+    return query
+    select
+      r.run_id,
+      case when r.retry_of_run_id = p_run_id then v_outcome else 'conflict' end,
+      r.status,
+      r.generation,
+      (
+        select count(*)
+        from ql.step_run as s
+        where s.run_id = r.run_id and s.result_code = 'taken_over'
+      )
+    from ql.run as r
+    where r.run_id = v_run_id;
+    exit when found;  -- else it was purged before we looked
+  end loop;
 end;
 $$;
 
@@ -2741,35 +2751,33 @@ CREATE FUNCTION ql_admission.start_run(p_package_key text, p_kind text, p_target
 declare
   v_run_id text;
   v_digest text;
+  v_outcome text := 'existing';
 begin
   perform ql.assert_read_committed();
   perform ql.check_start(p_package_key, p_kind, p_target_key, p_run_key, p_input);
   v_run_id := ql.derived_id('ru', p_package_key, p_kind, p_target_key, p_run_key);
   v_digest := ql.sha256_hex(p_input);
 
-  if not exists (select from ql.run as r where r.run_id = v_run_id)
-    and ql.admit_run(
-      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null
-    )
-  then
+  loop
     return query
-    select r.run_id, 'created', r.status, r.generation
+    select
+      r.run_id,
+      case
+        when r.input_digest = v_digest and r.retry_of_run_id is null then v_outcome
+        else 'conflict'
+      end,
+      r.status,
+      r.generation
     from ql.run as r
     where r.run_id = v_run_id;
-    return;
-  end if;
-
-  return query
-  select
-    r.run_id,
-    case
-      when r.input_digest = v_digest and r.retry_of_run_id is null then 'existing'
-      else 'conflict'
-    end,
-    r.status,
-    r.generation
-  from ql.run as r
-  where r.run_id = v_run_id;
+    exit when found;
+    -- false: someone else has just started it, and may purge it before we look
+    if ql.admit_run(
+      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null
+    ) then
+      v_outcome := 'created';
+    end if;
+  end loop;
 end;
 $$;
 
@@ -3947,7 +3955,14 @@ begin
   perform ql.assert_read_committed();
   if coalesce(length(p_worker_id), 0) not between 1 and 36
     or coalesce(length(p_session_id), 0) not between 1 and 36
+    or octet_length(p_queues) > 131072
     or jsonb_array_length(ql.command_list(p_queues)) = 0
+    or exists (
+      select
+      from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
+      where jsonb_typeof(q.value) <> 'string'
+        or length(q.value #>> '{}') not between 1 and 200
+    )
     or coalesce(p_slots, 0) not between 1 and 1024
     or coalesce(p_self_fencing, -1) not in (0, 1)
     or coalesce(p_grace_ms, -1) not between 0 and 3600000
@@ -4795,7 +4810,7 @@ CREATE VIEW ql.cancellation_effect AS
                 END AS to_status,
             v.version AS expected_version
            FROM ql.live_attempt v
-          WHERE ((v.status = 'claimed'::text) AND (v.lease_status IS DISTINCT FROM 'leased'::text))
+          WHERE ((v.status = 'claimed'::text) AND (v.lease_status IS DISTINCT FROM 'leased'::text) AND (v.cancel_reason IS NOT NULL))
         UNION ALL
          SELECT s.run_id,
             2 AS part,
@@ -4811,7 +4826,9 @@ CREATE VIEW ql.cancellation_effect AS
                 END AS to_status,
             s.version AS expected_version
            FROM ql.step_run s
-          WHERE ((s.status = ANY (ARRAY['pending'::text, 'lost'::text, 'ready'::text, 'waiting_approval'::text, 'retry_wait'::text])) AND (NOT (EXISTS ( SELECT 1
+          WHERE ((s.status = ANY (ARRAY['pending'::text, 'lost'::text, 'ready'::text, 'waiting_approval'::text, 'retry_wait'::text])) AND (( SELECT r.cancel_reason
+                   FROM ql.run r
+                  WHERE (r.run_id = s.run_id)) IS NOT NULL) AND (NOT (EXISTS ( SELECT 1
                    FROM ql.task_attempt a
                   WHERE ((a.run_id = s.run_id) AND (a.step_key = s.step_key) AND ((a.status = ANY (ARRAY['starting'::text, 'running'::text])) OR ((a.status = 'claimed'::text) AND (NOT (( SELECT l.status
                            FROM ql.attempt_lease l
@@ -4828,9 +4845,9 @@ CREATE VIEW ql.cancellation_effect AS
                 END AS to_status,
             r.version AS expected_version
            FROM ql.run r
-          WHERE (( SELECT count(*) AS count
+          WHERE ((r.cancel_reason IS NOT NULL) AND (( SELECT count(*) AS count
                    FROM ql.cancellation_blocked b
-                  WHERE (b.run_id = r.run_id)) = 0)) e
+                  WHERE (b.run_id = r.run_id)) = 0))) e
   WHERE (( SELECT
                 CASE
                     WHEN (r.cancel_requested_at_ms IS NOT NULL) THEN r.status
@@ -5490,7 +5507,10 @@ CREATE VIEW ql.dispatch_effect AS
                                     ELSE 0
                                 END AS epoch_stands,
                             row_number() OVER (PARTITION BY v.run_id ORDER BY v.attempt_id) AS "position"
-                           FROM ql.live_attempt v) f) w
+                           FROM ql.live_attempt v
+                          WHERE ((v.lease_status = 'leased'::text) OR (EXISTS ( SELECT 1
+                                   FROM ql.attempt_offer o
+                                  WHERE ((o.run_id = v.run_id) AND (o.attempt_id = v.attempt_id) AND (o.fence = (COALESCE(v.fence, (0)::bigint) + 1))))))) f) w
              JOIN ( SELECT 'leased'::text AS turn,
                     1 AS part,
                     'lease'::text AS entity,

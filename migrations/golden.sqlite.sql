@@ -1399,6 +1399,14 @@ from (
         -- a fence: what is above is looked up once, not wherever it is used
         row_number() over (partition by v.run_id order by v.attempt_id) as position
       from live_attempt as v
+      -- most of a wide run waits for an offer: that is seen before it is decided about
+      where v.lease_status = 'leased' or exists (
+        select 1
+        from attempt_offer as o
+        where o.run_id = v.run_id
+          and o.attempt_id = v.attempt_id
+          and o.fence = coalesce(v.fence, 0) + 1
+      )
     ) as f
   ) as w
   join (
@@ -1844,6 +1852,7 @@ from (
     v.version as expected_version
   from live_attempt as v
   where v.status = 'claimed' and v.lease_status is distinct from 'leased'
+    and v.cancel_reason is not null
   union all
   select
     s.run_id,
@@ -1860,6 +1869,7 @@ from (
     s.version as expected_version
   from step_run as s
   where s.status in ('pending', 'lost', 'ready', 'waiting_approval', 'retry_wait')
+    and (select r.cancel_reason from run as r where r.run_id = s.run_id) is not null
     and not exists (
       select 1
       from task_attempt as a
@@ -1884,7 +1894,8 @@ from (
     case when r.cancel_reason = 'timeout' then 'timed_out' else 'cancelled' end as to_status,
     r.version as expected_version
   from run as r
-  where (select count(*) from cancellation_blocked as b where b.run_id = r.run_id) = 0
+  where r.cancel_reason is not null
+    and (select count(*) from cancellation_blocked as b where b.run_id = r.run_id) = 0
 ) as e
 where (
     select case when r.cancel_requested_at_ms is not null then r.status end

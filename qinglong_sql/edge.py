@@ -21,9 +21,10 @@ from qinglong_sql.edge_packages import Packages, publisher
 from qinglong_sql.edge_purge import AGAIN_MS, Purge
 from qinglong_sql.edge_queues import Queues
 from qinglong_sql.edge_runs import Runs
-from qinglong_sql.edge_setting import Setting
+from qinglong_sql.edge_setting import LOCK, Setting
 from qinglong_sql.edge_status import StatusFile
 from qinglong_sql.execution import boottime_ms
+from qinglong_sql.store.place import Place
 from qinglong_sql.store.sqlite import SqliteStore, wall_ms
 from qinglong_sql.worker import Worker
 
@@ -62,6 +63,7 @@ class Edge:
         self._words = words
         self._status_file = StatusFile(status_file, setting.idle_ms, boottime_ms)
         self._folder = folder
+        self._still_locked = Place(folder / LOCK).look
         self.purge = Purge(store, folder, keep_ms, log, boottime_ms)
         self._worker = Worker(
             store,
@@ -177,6 +179,7 @@ class Edge:
         now_ms = boottime_ms()
         if now_ms >= self._look_at_ms:
             self._store.still_there()
+            self._still_locked()  # else another edge may begin, and executions have no folder
             self._looked_ms, self._look_at_ms = now_ms, now_ms + self.setting.idle_ms
             self._trying(lambda: self._worker.adopt(sorted(self._folder.glob("[0-9]*"))))
             self._trying(self._look)
@@ -184,7 +187,7 @@ class Edge:
         return bool(self.interrupts())
 
     def _between(self) -> None:
-        if self._cycles and not self._erred:
+        if self._cycles and not self._erred and not self._worker.backs_off():
             self._log.over()
         self._erred = False
         self._cycles += 1

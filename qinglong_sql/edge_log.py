@@ -1,6 +1,7 @@
 """What an edge says on standard error: one line each, as text or JSON, and never a flood."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +13,9 @@ Form = Literal["text", "json"]
 WINDOW_S = 10.0
 LINES_A_WINDOW = 30
 SAME_AGAIN_S = 60.0
+CALM_S = 1.0  # without trouble, and only then it works again
+TROUBLES = 32  # that are told apart; of more the oldest is forgotten
+MOVES = re.compile(r"[0-9.]+")  # as free space does, and it is the same trouble still
 
 
 class Log:
@@ -33,7 +37,8 @@ class Log:
         self._clock = clock
         self._window_s = clock()
         self._said = self._left_out = 0
-        self._trouble: tuple[str, float] | None = None
+        self._troubles: dict[str, float] = {}  # when each was said last
+        self._trouble_s = -CALM_S
 
     def say(self, event: str, words: str, **more: object) -> None:
         """One line. With `quiet` nothing but faults and trouble is said."""
@@ -60,17 +65,21 @@ class Log:
             self.say("more", f"{left_out} more runs started or ended", count=left_out)
 
     def trouble(self, words: str) -> None:
-        """The same trouble is said again only now and then."""
+        """The same trouble is said again only now and then, also when it comes in turns."""
         now = self._clock()
-        if self._trouble and self._trouble[0] == words and now - self._trouble[1] < SAME_AGAIN_S:
+        self._trouble_s, same = now, MOVES.sub("", words)
+        if now - self._troubles.get(same, now - SAME_AGAIN_S) < SAME_AGAIN_S:
             return
-        self._trouble = words, now
+        self._troubles.pop(same, None)
+        self._troubles[same] = now
+        if len(self._troubles) > TROUBLES:
+            del self._troubles[next(iter(self._troubles))]
         self.say("trouble", f"trying again: {words}")
 
     def over(self) -> None:
-        """A cycle came through: trouble that was told has an end."""
-        if self._trouble:
-            self._trouble = None
+        """A cycle came through: trouble that was told has an end, unless it comes and goes."""
+        if self._troubles and self._clock() - self._trouble_s >= CALM_S:
+            self._troubles.clear()
             self.say("well", "it works again")
 
     def _write(self, event: str, words: str, more: dict[str, object]) -> None:

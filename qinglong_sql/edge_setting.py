@@ -17,6 +17,7 @@ from qinglong_sql.limits import (
 from qinglong_sql.scheduler import EDGE, STANDALONE, Pages
 from qinglong_sql.store.sqlite import Profile
 
+LOCK = "edge.lock"  # in the state folder
 # Steps mostly wait for something else, and each is a process with memory of its own.
 MOST_SLOTS_ON_A_SMALL_DEVICE = 4
 
@@ -49,7 +50,7 @@ def only_one(folder: Path) -> Iterator[None]:
     """Be the one edge of a state folder. Raises NotReady when there is one, OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    lock = os.open(folder / "edge.lock", flags, 0o600)
+    lock = os.open(folder / LOCK, flags, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

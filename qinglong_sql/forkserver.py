@@ -9,7 +9,6 @@ here too, before the first fork, so that no launcher does it.
 
 from __future__ import annotations
 
-import errno
 import gc
 import mmap
 import os
@@ -35,7 +34,7 @@ from qinglong_sql.linux import (
     prctl,
     start_ticks,
 )
-from qinglong_sql.receipt import attest_lost
+from qinglong_sql.receipt import WAITED_FOR, attest_lost
 from qinglong_sql.slot import (
     ENDED,
     LEASE_END,
@@ -177,7 +176,7 @@ class ForkServer:
             try:
                 attest_lost(folder, pid, slot)
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno in WAITED_FOR:
                     unwritten.append((pid, index, folder))
                     continue
                 complain()

@@ -13,12 +13,14 @@ from qinglong_sql.errors import Fenced
 from qinglong_sql.execution import ForkServer, LaunchFailed, greet, prepare, start_forkserver
 from qinglong_sql.holding import Held, Offer, held_of_lease, load_offers, new_offer, save_offers
 from qinglong_sql.limits import LEASE_MARGIN_MIN_MS, WORKER_QUEUES
+from qinglong_sql.room import full, room_in
 from qinglong_sql.store import Call, Row, Store
 from qinglong_sql.workplace import End, spec_of, write_input
 
 # How long after a lease's end recovery waits: at least the launcher's margin.
 GRACE_MS = 2 * LEASE_MARGIN_MIN_MS
 BACK_OFF_MS = 1_000
+BACK_OFF_MAX_MS = 30_000
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -60,7 +62,8 @@ class Intake:
         self._unsure: set[str] = set()  # queues whose last call was not answered
         self._repeated = False  # whether the last call repeats one that was not
         self._saved = ""
-        self._not_before_ms = 0
+        self._not_before_ms = self._back_off_ms = 0
+        self.failures: list[Exception] = []  # of the last `prepare`, that are this machine's
 
     def begin(self, worker_id: str) -> None:
         """Lease as this worker from now on; the session is registered with the first lease.
@@ -145,8 +148,24 @@ class Intake:
         self._pool[queue] = [] if repeated else list(offers.values())
         return len(rows)
 
+    def backs_off(self) -> bool:
+        """Whether the last `prepare` that had something to do failed on this machine."""
+        return self._back_off_ms > 0
+
     def _wanted(self, free: int) -> int:
-        return 0 if self._clock() < self._not_before_ms else max(0, min(self._offers, free))
+        """How many to ask for. Raises OSError when somebody waits, and nothing could begin here.
+
+        What is leased and given back would use up its claim returns on a full disk.
+        """
+        free = max(0, min(self._offers, free))
+        if not free or self._clock() < self._not_before_ms:
+            return 0
+        fit = min(free, room_in(self._state_dir).executions())
+        if not fit:
+            mine = {"run_id": self._run_id} if self._run_id else {}
+            if self._store.read("attempt_state", limit=1, status="claimed", **mine):
+                raise full(self._state_dir)
+        return fit
 
     def _register(self) -> None:
         session_id = os.urandom(16).hex()
@@ -185,13 +204,21 @@ class Intake:
     def prepare(self, leased: Sequence[Held]) -> list[Held]:
         """Put a waiting launcher behind each; returns those whose lease is no longer ours.
 
-        What fails on this machine is given back as not_started, and nothing is leased for a while.
+        What fails on this machine is given back as not_started, and nothing is leased for a while,
+        for longer each time: claim returns are counted.
         """
+        self.failures = []
         inputs = [(held, self._input(held)) for held in leased]
         asked = [(held, self._trying(held, self._ask, text)) for held, text in inputs if text]
         for held, sock in asked:
             if sock:
                 self._trying(held, self._greet, sock)
+        if self.failures:
+            longer = min(2 * self._back_off_ms, BACK_OFF_MAX_MS)
+            self._back_off_ms = max(longer, BACK_OFF_MS)
+            self._not_before_ms = self._clock() + self._back_off_ms
+        elif asked:
+            self._back_off_ms = 0
         return [held for held, text in inputs if text is None]
 
     def _input(self, held: Held) -> str | None:
@@ -204,7 +231,10 @@ class Intake:
         except (OSError, ValueError, LaunchFailed) as error:
             held.part()
             held.phase, held.end = "ended", End("not_started", error=str(error)[:200])
-            self._not_before_ms = self._clock() + BACK_OFF_MS
+            if isinstance(error, ValueError):  # of its spec: the others can begin
+                self._not_before_ms = self._clock() + BACK_OFF_MS
+            else:
+                self.failures.append(error)
             return None
 
     def _ask(self, held: Held, text: str) -> socket.socket:

@@ -11,7 +11,6 @@ Files in the execution's folder: `spec.json` (read), `launcher.sock` (to be take
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import select
@@ -22,6 +21,7 @@ from qinglong_sql import linux
 from qinglong_sql.channel import Channel, receive, send
 from qinglong_sql.command import Log, ask_to_end, group_left, kill_children, start_command
 from qinglong_sql.receipt import (
+    WAITED_FOR,
     clean,
     exists,
     read_spec,
@@ -45,6 +45,7 @@ from qinglong_sql.slot import (
 )
 
 REASON_CHARS = 64
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 2.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -273,13 +274,20 @@ class Launcher:
         receipt = receipt_fields(attempt, os.getpid(), self.slot, kind=kind, why=why)
         receipt["exit"] = None if why == "start_failed" else self.exit
         receipt["reason"], receipt["error"] = self.reason, self.error
+        self.keep(receipt)
+        self.slot[STATE] = ENDED
+        self.channel.tell({"type": "ended"})
+
+    def keep(self, receipt: dict[str, Any]) -> None:
+        """Write it, whenever that may be: what ended must not be lost by a disk that comes back."""
+        pause_s = FIRST_PAUSE_S
         while True:
             try:
                 write_receipt(self.folder_fd, receipt)
-                break
+                return
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in WAITED_FOR:
                     raise
-            time.sleep(0.25)
-        self.slot[STATE] = ENDED
-        self.channel.tell({"type": "ended"})
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+            self.listen(dict(self.poll.poll(0)))  # who takes over meanwhile is to know that we live

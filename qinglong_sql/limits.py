@@ -29,6 +29,7 @@ OUTPUT_BYTES: Final = 16 * 1024
 EVENT_PAYLOAD_BYTES: Final = 16 * 1024
 ATTEMPT_INPUT_BYTES: Final = 1024 * 1024
 ERROR_BYTES: Final = 2 * 1024
+ACTOR_BYTES: Final = 256
 # Linux refuses a longer single argument or environment entry (MAX_ARG_STRLEN, with its NUL).
 ARGUMENT_BYTES: Final = 128 * 1024 - 1
 

@@ -5,6 +5,7 @@ Launcher and fork server write receipts; `evidence` reads them. Only light modul
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -15,6 +16,8 @@ from qinglong_sql.slot import DROPPED, GO_BOOT, GO_WALL, LOGGED, STATE, TICKS, W
 
 RECEIPT_BYTES = 4_096
 ERROR_BYTES = 512
+# A disk that is full, fails or was made read-only may come back, and the receipt is the only proof.
+WAITED_FOR = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,12 +18,7 @@ from qinglong_sql.execution import GRACE_MS, boottime_ms
 from qinglong_sql.holding import FOLDER, Held
 from qinglong_sql.intake import Intake
 from qinglong_sql.leftover import Leftovers
-from qinglong_sql.limits import (
-    LEASE_MAX_MS,
-    LEASE_MIN_MS,
-    LEASE_MS,
-    STANDALONE_DISPATCH,
-)
+from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS, STANDALONE_DISPATCH
 from qinglong_sql.store import Call, Row, Store
 from qinglong_sql.workplace import take_lock, worker_id
 
@@ -132,6 +127,10 @@ class Worker:
     def busy(self) -> int:
         """How many slots are taken."""
         return sum(held.phase != "unproven" for held in self.held.values())
+
+    def backs_off(self) -> bool:
+        """Whether what was leased last could not begin here, and nothing has begun since."""
+        return self._intake.backs_off()
 
     def owes(self) -> bool:
         """Whether the end of an execution is known here that the database did not get to hear."""
@@ -284,6 +283,7 @@ class Worker:
                 self._leftovers.add(held.folder)
         for held in self._intake.prepare(fresh):
             self._leftovers.lose(held)
+        self._errors += self._intake.failures
 
     def _start(self) -> None:
         starts = self._asking.starts()

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.shell import Done, Shell, command
 from tests.site import kill_all_of
 
 MIB = 1 << 20
+SYNCS = "fsync,fdatasync"
 FLOWS = """\
 package: disk
 workflows:
@@ -57,14 +59,35 @@ def fill(place: Path) -> Path:
     return filler
 
 
-def failing_sync(shell: Shell, number: int, *words: object) -> Done:
-    """A command whose syncs fail with EIO from the `number`th on. Raises CannotRun."""
+def traced(calls: str, inject: str) -> list[str]:
+    """strace that makes system calls fail, ready for a command or `-p`. Raises CannotRun."""
     if shutil.which("strace") is None:
         raise CannotRun("no strace: apt-get install strace")
-    inject = f"inject=fsync,fdatasync:error=EIO:when={number}+"
+    return [
+        "strace", "-f", "-o", os.devnull, "-e", f"trace={calls}", "-e", f"inject={calls}:{inject}",
+    ]  # fmt: skip
+
+
+def failing_call(shell: Shell, calls: str, inject: str, *words: object) -> Done:
+    """A command whose system calls fail as strace's `inject` says, such as error=EIO:when=3+."""
     return subprocess.run(
-        ["strace", "-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", inject,
-         *command(*words)],
+        [*traced(calls, inject), *command(*words)],
         cwd=shell.folder, env=shell.environment(), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def failing(pid: int, calls: str, error: str = "EIO") -> Iterator[None]:
+    """Meanwhile these system calls of a process, and of what it forks from now on, fail."""
+    words = [*traced(calls, f"error={error}"), "-p", str(pid)]
+    tracer = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert tracer.stderr is not None
+    told = tracer.stderr.readline()
+    try:
+        if "attached" not in told:
+            raise CannotRun(f"strace may not look at a process of ours: {told.strip()}")
+        yield
+    finally:
+        tracer.send_signal(signal.SIGINT)  # it lets go; a KILL would as well
+        tracer.communicate(timeout=10)

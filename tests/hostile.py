@@ -39,7 +39,11 @@ JSONS = (
 )  # fmt: skip
 BATCHES = (
     *VALUES, *NESTED.values(), "[null]", "[1]", '["x"]', "[[]]", "[{}]", "[{},{}]",
-    "[" + ",".join(["{}"] * 129) + "]", '[{"attempt_id":null}]',
+    "[" + ",".join(["{}"] * 129) + "]", '[{"attempt_id":null}]', '["\\u0000"]', '["\\ud800"]',
+    '[""]', '["' + "x" * 200 + '"]', '["' + "x" * 201 + '"]', '["' + "x" * MIB + '"]',
+    '["x"' + " " * MIB + "]",
+    "[" + ",".join(['"q"'] * 128) + "]", "[" + ",".join(['"q"'] * 129) + "]",
+    json.dumps([f"q{number}" for number in range(5_000)]),
 )  # fmt: skip
 SCRAPS = ('"', "{", "}", "[", "]", ",", ":", "\\", "\0", "\ud800", "\x1b", "null", '"a":1,')
 OBJECTS = {"p_input", "p_manifest"}

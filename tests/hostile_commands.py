@@ -88,16 +88,16 @@ class Desk:
         return ""
 
 
-def desk(folder: Path, dsn: str) -> Desk:
-    shell = Shell(folder, dsn)
+def desk(folder: Path, engine: Engine) -> Desk:
+    shell = Shell(folder, engine.dsn)
     shell.write("jobs.yaml", PACKAGE)
     shell.write("tab", "* * * * * true\n")
     assert shell("publish", "jobs.yaml").returncode == 0
     run_id = str(json.loads(shell("start", "nightly", "etl", "--json").stdout)["run_id"])
-    store = open_store(dsn)
+    store = open_store(engine.dsn)
     acting.admit(store, run_id)
     store.close()
-    return Desk(shell, Engine("sqlite", dsn, None), run_id)
+    return Desk(shell, engine, run_id)
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:
@@ -133,20 +133,6 @@ def bad_words() -> Iterator[list[str]]:
                 yield [*name.split(), *words]
                 if isinstance(parameter, click.Option) and parameter.is_flag:
                     break
-
-
-def environments() -> Iterator[dict[str, str]]:
-    """Surroundings that people and other programs leave behind."""
-    yield {"LANG": "xx_YY.bogus", "LC_ALL": "xx_YY.bogus"}
-    yield {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
-    yield {"COLUMNS": "abc", "LINES": "-1", "TERM": "nonsense"}
-    yield {"COLUMNS": "0", "NO_COLOR": ""}
-    yield {"COLUMNS": "9" * 400}
-    yield {"HOME": "", "TMPDIR": "/nowhere", "USER": "", "LOGNAME": ""}
-    yield {"TZ": "Nonsense/Zone"}
-    yield {"TZ": "/etc/passwd"}
-    yield {"TZ": ":" * 300}
-    yield {"PYTHONUTF8": "0", "LC_ALL": "POSIX"}
 
 
 def environment_dsns() -> tuple[str, ...]:

@@ -7,7 +7,9 @@ of files made and removed since the folder was synced any first part is there. T
 store then opens what is left, with Python's own SQLite.
 
 A flash controller that lies (answers a sync, and loses what it answered for) is not covered: under
-it SQLite promises nothing, as the controls without sync show.
+it SQLite promises nothing, as the controls without sync show. Nor is a file system on which cutting
+a file short is not one change (ext2 and FAT have no journal): SQLite takes it for one, as commits
+under TRUNCATE are.
 """
 
 import random
@@ -146,9 +148,9 @@ def base_name(name: Any) -> str:
 
 
 class Cursor:
-    def __init__(self, connection: apsw.Connection) -> None:
-        self._connection = connection
-        self._cursor = connection.cursor()
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+        self._cursor = connection.wrapped.cursor()
         self._cursor.exec_trace = self._trace
         self.description: list[tuple[str]] | None = None
 
@@ -158,7 +160,7 @@ class Cursor:
 
     @property
     def rowcount(self) -> int:
-        return self._connection.changes()
+        return self.connection.wrapped.changes()
 
     def execute(self, text: str, bound: Mapping[str, Any] | Sequence[Any] = ()) -> "Cursor":
         self._asked(lambda: self._cursor.execute(text, bound))
@@ -181,27 +183,27 @@ class Cursor:
 
 class Connection:
     def __init__(self, vfs: Vfs, name: str, profile: Profile) -> None:
-        self._connection = apsw.Connection(MAIN, vfs=name, flags=apsw.SQLITE_OPEN_READWRITE)
+        self.wrapped = apsw.Connection(MAIN, vfs=name, flags=apsw.SQLITE_OPEN_READWRITE)
         self._vfs = vfs
         if profile == "standalone":
             # the index of the log is then in memory: a VFS in Python shares none
-            self._connection.execute("pragma locking_mode = exclusive")
+            self.wrapped.execute("pragma locking_mode = exclusive")
 
     def cursor(self) -> Cursor:
-        return Cursor(self._connection)
+        return Cursor(self)
 
     def execute(self, text: str, bound: Any = ()) -> Cursor:
         return self.cursor().execute(text, bound)
 
     def create_function(self, name: str, count: int, function: Any, *, deterministic: bool) -> None:
-        self._connection.create_scalar_function(name, function, count, deterministic=deterministic)
+        self.wrapped.create_scalar_function(name, function, count, deterministic=deterministic)
 
     @property
     def in_transaction(self) -> bool:
-        return bool(self._connection.in_transaction)
+        return bool(self.wrapped.in_transaction)
 
     def close(self) -> None:
-        self._connection.close()
+        self.wrapped.close()
         self._vfs.unregister()
 
 
@@ -254,13 +256,20 @@ class Kept:
         for event in self.since:
             apply(content, event)
             versions.append(bytes(content))
+        sized = _moment(draw, share, len(versions))
         made = bytearray()
         for at in range(0, longest, SECTOR):
-            made += versions[_moment(draw, share, len(versions))][at : at + SECTOR].ljust(
-                SECTOR, b"\0"
-            )
-        size = len(versions[_moment(draw, share, len(versions))])
-        return bytes(made[:size])
+            made += _sector(versions, _moment(draw, share, len(versions)), at, sized)
+        return bytes(made[: len(versions[sized])])
+
+
+def _sector(versions: Sequence[bytes], moment: int, at: int, sized: int) -> bytes:
+    """A sector as at a moment. Cutting a file short is its new size alone: while the old one
+    stands, nothing behind the cut has changed.
+    """
+    while moment > sized and len(versions[moment]) <= at < len(versions[sized]):
+        moment -= 1
+    return versions[moment][at : at + SECTOR].ljust(SECTOR, b"\0")
 
 
 def apply(content: bytearray, event: Event) -> None:

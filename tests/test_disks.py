@@ -4,13 +4,16 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from qinglong_sql.store.sqlite import open_sqlite
 from tests import filling
 from tests.prove import CannotRun
 from tests.shell import Shell
+from tests.site import opened
 
 
 @pytest.fixture
@@ -72,16 +75,82 @@ def test_a_run_that_fills_the_disk_ends_right_when_there_is_room(shell: Shell) -
     assert json.loads(shell("status", "--check", "--json").stdout)["ok"]
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_sync_that_fails_is_told_and_loses_nothing(shell: Shell, number: int) -> None:
-    assert shell("start", "disk", "calm", "--key", "one").returncode == 0
+# what each command answers when a sync or a read fails, from the first on and from the third on
+@pytest.mark.parametrize(
+    ("calls", "inject"),
+    [
+        (filling.SYNCS, "error=EIO:when=1+"),
+        (filling.SYNCS, "error=EIO:when=3+"),
+        ("pwrite64", "error=EIO:when=2+"),
+        ("pread64", "error=EIO:when=12+"),
+    ],
+)
+def test_an_error_of_the_disk_is_told_and_loses_nothing(
+    shell: Shell, calls: str, inject: str
+) -> None:
+    first = start_id(shell, "one")
+    shell.write("jobs.yaml", filling.FLOWS.replace("echo b", "echo c"))
+    before = facts(shell)
+    for words in (
+        ("publish", "jobs.yaml"),
+        ("start", "disk", "calm", "--key", "two"),
+        ("cancel", first),
+    ):
+        try:
+            done = filling.failing_call(shell, calls, inject, *words)
+        except CannotRun as error:
+            pytest.skip(str(error))
+        assert done.returncode == 6, (words, done)
+        assert "Traceback" not in done.stderr + done.stdout, done.stderr
+        assert "ql.db" in done.stderr and "dmesg" in done.stderr, (words, done.stderr)
+        assert facts(shell) == before, (words, "nothing was answered, and something is stored")
+        for _ in range(2):  # repeated it works, and once more it answers the same
+            done = shell(*words)
+            assert done.returncode == 0, (words, done)
+        after = facts(shell)
+        assert after != before, words
+        before = after
+    assert json.loads(shell("status", "--check", "--json").stdout)["ok"]
+
+
+def start_id(shell: Shell, key: str) -> str:
+    done = shell("start", "disk", "calm", "--key", key, "--json")
+    assert done.returncode == 0, done.stderr
+    return str(json.loads(done.stdout)["run_id"])
+
+
+def facts(shell: Shell) -> list[object]:
+    """What commands may have changed, as another connection sees it."""
+    with closing(open_sqlite(shell.folder / "ql.db")) as store:
+        views = ("package_state", "run_state", "event_log", "agenda_state", "violation")
+        return [store.read(view) for view in views]
+
+
+def test_what_ended_is_not_lost_when_its_receipt_cannot_be_written_for_a_while(
+    tmp_path: Path, sqlite_dsn: str
+) -> None:
+    with opened(sqlite_dsn, tmp_path) as site:
+        site.publish("one: {run: 'echo x >> witness; sleep 0.3'}")
+        run_id, worker = site.start(), site.worker()
+        site.drive(worker, lambda: site.lines("witness") == ["x"])
+        forkserver = worker._intake.forkserver
+        assert forkserver is not None
+        (launcher,) = children(forkserver.pid)
+        with skipping(), filling.failing(launcher, "fsync,linkat,pwrite64"):
+            end = time.monotonic() + 1.5
+            site.drive(worker, lambda: time.monotonic() > end)
+            assert site.step(run_id, "one")["status"] == "running", "it waits for its receipt"
+        assert site.finish(run_id, worker)["status"] == "succeeded"
+        assert len(site.attempts(run_id)) == 1 and site.lines("witness") == ["x"]
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@contextmanager
+def skipping() -> Iterator[None]:
     try:
-        done = filling.failing_sync(shell, number, "start", "disk", "calm", "--key", "two")
+        yield
     except CannotRun as error:
         pytest.skip(str(error))
-    assert done.returncode == 6, done
-    assert "Traceback" not in done.stderr
-    assert "disk I/O error" in done.stderr and "ql.db" in done.stderr, done.stderr
-    assert len(json.loads(shell("runs", "--json").stdout)) >= 1
-    assert shell("start", "disk", "calm", "--key", "two").returncode == 0
-    assert shell("start", "disk", "calm", "--key", "two").returncode == 0

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from qinglong_sql import edge_purge, retention
+from qinglong_sql import edge_log, edge_purge, retention
 from qinglong_sql.cli.edge import edge as edge_command
 from qinglong_sql.cli.edge import words_of
 from qinglong_sql.door import ask
 from qinglong_sql.edge import Edge
-from qinglong_sql.edge_log import LINES_A_WINDOW, SAME_AGAIN_S, WINDOW_S, Log
+from qinglong_sql.edge_log import CALM_S, LINES_A_WINDOW, SAME_AGAIN_S, WINDOW_S, Log
 from qinglong_sql.edge_packages import publisher
 from qinglong_sql.edge_setting import SETTINGS, only_one
 from qinglong_sql.errors import NotReady
@@ -411,6 +411,7 @@ def test_trouble_is_told_and_has_an_end(
     errors: list[Exception] = [sqlite3.OperationalError("database or disk is full")] * 5
     turns = iter(range(60))
     real = served._store.page
+    monkeypatch.setattr(edge_log, "CALM_S", 0.0)
 
     def page(*given: Any) -> Any:
         if errors:
@@ -519,15 +520,20 @@ def test_lines_are_bound_and_same_trouble_is_not_repeated(tmp_path: Path) -> Non
         now += WINDOW_S
         log.tidy()
         now += SAME_AGAIN_S
-        log.trouble("disk full")
+        for free in range(5):  # in turns, and going in between
+            log.trouble(f"no room ({free / 10} MiB)")
+            log.trouble("disk full")
+            log.over()
+        now += CALM_S
         log.over()
         log.over()
     lines = path.read_text().splitlines()
-    assert len(lines) == LINES_A_WINDOW + 4
+    assert len(lines) == LINES_A_WINDOW + 5
     assert lines[0].endswith(" run 0 \\xf6\\x0a\\x1b[31m")
     assert [line[25:] for line in lines[LINES_A_WINDOW:]] == [
         "trying again: disk full",
         f"{100 - LINES_A_WINDOW} more runs started or ended",
+        "trying again: no room (0.0 MiB)",
         "trying again: disk full",
         "it works again",
     ]

@@ -1388,7 +1388,7 @@ from (
     ) = 'running'
 ) as e;
 
--- from sql/decision/dispatch.sql sha256 b6fb97683606c501748b85ef050954cdb5d1bfc9874c13b9fd34270d23993cb3
+-- from sql/decision/dispatch.sql sha256 5d808487099b9660d1062a9d534c02ef78149b648de6facf814b5c84136064bd
 -- DISPATCH — what an offer, a starting ACK and a running ACK do (DOMAIN §3.5, DESIGN §5).
 -- An offer takes the lease of a claimed attempt. The starting ACK is the start barrier; under an
 -- intent it is refused, and the lease goes back because nothing has started. The running ACK counts
@@ -1475,6 +1475,14 @@ from (
         -- a fence: what is above is looked up once, not wherever it is used
         row_number() over (partition by v.run_id order by v.attempt_id) as position
       from live_attempt as v
+      -- most of a wide run waits for an offer: that is seen before it is decided about
+      where v.lease_status = 'leased' or exists (
+        select 1
+        from attempt_offer as o
+        where o.run_id = v.run_id
+          and o.attempt_id = v.attempt_id
+          and o.fence = coalesce(v.fence, 0) + 1
+      )
     ) as f
   ) as w
   join (
@@ -1865,7 +1873,7 @@ where s.status = 'retry_wait'
     where r.run_id = s.run_id
   ) = 'running';
 
--- from sql/decision/cancellation.sql sha256 2a690bae52a7a7329177e146f7d4741cf588946a0f3525a08a2cc0c14d57b476
+-- from sql/decision/cancellation.sql sha256 2172616e6147a561e58eb6b9461bd9a48fbadfa4185b73501e49437def846d49
 -- CANCELLATION — an intent first, convergence after it (DOMAIN §3.9, DESIGN §5).
 -- The first intent wins. Convergence ends what nobody holds: attempts without a live lease, steps
 -- without such an attempt, and the run once nothing stands in the way. A lease with status `leased`
@@ -1942,6 +1950,7 @@ from (
     v.version as expected_version
   from live_attempt as v
   where v.status = 'claimed' and v.lease_status is distinct from 'leased'
+    and v.cancel_reason is not null
   union all
   select
     s.run_id,
@@ -1958,6 +1967,7 @@ from (
     s.version as expected_version
   from step_run as s
   where s.status in ('pending', 'lost', 'ready', 'waiting_approval', 'retry_wait')
+    and (select r.cancel_reason from run as r where r.run_id = s.run_id) is not null
     and not exists (
       select 1
       from task_attempt as a
@@ -1982,7 +1992,8 @@ from (
     case when r.cancel_reason = 'timeout' then 'timed_out' else 'cancelled' end as to_status,
     r.version as expected_version
   from run as r
-  where (select count(*) from cancellation_blocked as b where b.run_id = r.run_id) = 0
+  where r.cancel_reason is not null
+    and (select count(*) from cancellation_blocked as b where b.run_id = r.run_id) = 0
 ) as e
 where (
     select case when r.cancel_requested_at_ms is not null then r.status end
@@ -3854,7 +3865,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/admission.sql sha256 e97a0de3201ee18cae09d9107e38be6e847e7ec7276a45a0e6ec27fe79e36649
+-- from sql/postgres/admission.sql sha256 36f9da99584cda7184c1a0ed49866ebe9dd1dc05b295213dc7b35c0b42285b62
 -- ADMISSION — a run begins (DESIGN §5). Its id is derived from its key, so a repeated command finds
 -- the run, whatever generation is active by then; another command under the same key is a conflict.
 
@@ -3888,35 +3899,33 @@ as $$
 declare
   v_run_id text;
   v_digest text;
+  v_outcome text := 'existing';
 begin
   perform ql.assert_read_committed();
   perform ql.check_start(p_package_key, p_kind, p_target_key, p_run_key, p_input);
   v_run_id := ql.derived_id('ru', p_package_key, p_kind, p_target_key, p_run_key);
   v_digest := ql.sha256_hex(p_input);
 
-  if not exists (select from ql.run as r where r.run_id = v_run_id)
-    and ql.admit_run(
-      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null
-    )
-  then
+  loop
     return query
-    select r.run_id, 'created', r.status, r.generation
+    select
+      r.run_id,
+      case
+        when r.input_digest = v_digest and r.retry_of_run_id is null then v_outcome
+        else 'conflict'
+      end,
+      r.status,
+      r.generation
     from ql.run as r
     where r.run_id = v_run_id;
-    return;
-  end if;
-
-  return query
-  select
-    r.run_id,
-    case
-      when r.input_digest = v_digest and r.retry_of_run_id is null then 'existing'
-      else 'conflict'
-    end,
-    r.status,
-    r.generation
-  from ql.run as r
-  where r.run_id = v_run_id;
+    exit when found;
+    -- false: someone else has just started it, and may purge it before we look
+    if ql.admit_run(
+      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null
+    ) then
+      v_outcome := 'created';
+    end if;
+  end loop;
 end;
 $$;
 
@@ -4018,6 +4027,9 @@ as $$
 declare
   v_now_ms bigint;
   v_generation bigint;
+  v_target_id text;
+  v_step_count bigint;
+  v_timeout_ms bigint;
 begin
   loop
     select g.generation
@@ -4036,27 +4048,8 @@ begin
   end loop;
   v_now_ms := ql.now_ms();
 
-  insert into ql.run (
-    run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-    deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
-  )
-  select
-    p_run_id,
-    p_package_key,
-    v_generation,
-    p_kind,
-    p_target_key,
-    t.target_id,
-    p_run_key,
-    p_input_digest,
-    t.step_count,
-    v_now_ms + t.timeout_ms,
-    p_retry_of_run_id,
-    v_now_ms,
-    'running',
-    0,
-    0,
-    v_now_ms
+  select t.target_id, t.step_count, t.timeout_ms
+  into v_target_id, v_step_count, v_timeout_ms
   from (
     select
       w.workflow_id as target_id,
@@ -4078,12 +4071,35 @@ begin
       and k.package_key = p_package_key
       and k.generation = v_generation
       and k.task_key = p_target_key
-  ) as t
+  ) as t;
+
+  insert into ql.run (
+    run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
+    deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
+  )
+  select
+    p_run_id,
+    p_package_key,
+    v_generation,
+    p_kind,
+    p_target_key,
+    v_target_id,
+    p_run_key,
+    p_input_digest,
+    v_step_count,
+    v_now_ms + v_timeout_ms,
+    p_retry_of_run_id,
+    v_now_ms,
+    'running',
+    0,
+    0,
+    v_now_ms
+  where v_target_id is not null
   on conflict do nothing;
   if found then
     return true;
   end if;
-  if not exists (select from ql.run as r where r.run_id = p_run_id) then
+  if v_target_id is null and not exists (select from ql.run as r where r.run_id = p_run_id) then
     raise exception 'no % % in package %', p_kind, p_target_key, p_package_key
       using errcode = 'QL404';
   end if;
@@ -4091,7 +4107,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/admission_retry.sql sha256 982cdb567d18dfd3e60a9269c95a1308181cd2658435c70d405e7fc9db4c376c
+-- from sql/postgres/admission_retry.sql sha256 25359be6406d704b104f70560731d5a6b13df7825a7071138f4b52bdb5703482
 -- RETRY OF A RUN — a run of its own that takes over what would come out the same; what that is, is
 -- decision/admission.sql's matter. Without a key its id is derived from the retried run alone, by
 -- other parts than any key's, so that no key can be in its way.
@@ -4129,59 +4145,62 @@ begin
     raise exception 'a run key has 1 to 200 characters' using errcode = 'QL400';
   end if;
 
-  -- without a key the answer needs nothing of the retried run, which may be purged by now
-  if p_run_key is not null or not exists (select from ql.run as r where r.run_id = v_run_id) then
-    perform ql.wait_run(p_run_id);  -- what is copied cannot be purged meanwhile
-    select
-      r.package_key,
-      r.kind,
-      r.target_key,
-      case r.status
-        when 'running' then 'is still open: cancel it first'
-        when 'succeeded' then 'has succeeded: there is nothing to retry'
-      end as fault,
-      i.input
-    into v_old
-    from ql.run as r
-    join ql.run_input as i on i.run_id = r.run_id
-    where r.run_id = p_run_id;
-    if v_old.fault is not null then
-      raise exception 'run % %', p_run_id, v_old.fault using errcode = 'QL400';
+  loop
+    -- without a key the answer needs nothing of the retried run, which may be purged by now
+    if p_run_key is not null or not exists (select from ql.run as r where r.run_id = v_run_id) then
+      perform ql.wait_run(p_run_id);  -- what is copied cannot be purged meanwhile
+      select
+        r.package_key,
+        r.kind,
+        r.target_key,
+        case r.status
+          when 'running' then 'is still open: cancel it first'
+          when 'succeeded' then 'has succeeded: there is nothing to retry'
+        end as fault,
+        i.input
+      into v_old
+      from ql.run as r
+      join ql.run_input as i on i.run_id = r.run_id
+      where r.run_id = p_run_id;
+      if v_old.fault is not null then
+        raise exception 'run % %', p_run_id, v_old.fault using errcode = 'QL400';
+      end if;
+      if p_run_key is not null then
+        v_run_id := ql.derived_id(
+          'ru', v_old.package_key, v_old.kind, v_old.target_key, p_run_key
+        );
+      end if;
+      if not exists (select from ql.run as r where r.run_id = v_run_id)
+        and ql.admit_run(
+          v_run_id,
+          v_old.package_key,
+          v_old.kind,
+          v_old.target_key,
+          coalesce(p_run_key, ''),
+          v_old.input,
+          p_run_id
+        )
+      then
+        v_outcome := 'created';
+        perform ql.take_over_outputs(v_run_id);
+      end if;
     end if;
-    if p_run_key is not null then
-      v_run_id := ql.derived_id(
-        'ru', v_old.package_key, v_old.kind, v_old.target_key, p_run_key
-      );
-    end if;
-    if not exists (select from ql.run as r where r.run_id = v_run_id)
-      and ql.admit_run(
-        v_run_id,
-        v_old.package_key,
-        v_old.kind,
-        v_old.target_key,
-        coalesce(p_run_key, ''),
-        v_old.input,
-        p_run_id
-      )
-    then
-      v_outcome := 'created';
-      perform ql.take_over_outputs(v_run_id);
-    end if;
-  end if;
 
-  return query
-  select
-    r.run_id,
-    case when r.retry_of_run_id = p_run_id then v_outcome else 'conflict' end,
-    r.status,
-    r.generation,
-    (
-      select count(*)
-      from ql.step_run as s
-      where s.run_id = r.run_id and s.result_code = 'taken_over'
-    )
-  from ql.run as r
-  where r.run_id = v_run_id;
+    return query
+    select
+      r.run_id,
+      case when r.retry_of_run_id = p_run_id then v_outcome else 'conflict' end,
+      r.status,
+      r.generation,
+      (
+        select count(*)
+        from ql.step_run as s
+        where s.run_id = r.run_id and s.result_code = 'taken_over'
+      )
+    from ql.run as r
+    where r.run_id = v_run_id;
+    exit when found;  -- else it was purged before we looked
+  end loop;
 end;
 $$;
 
@@ -5308,7 +5327,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch.sql sha256 9f50041436282c4f3adf14988102c55babf6117db34215c456c3eff1d39a48e2
+-- from sql/postgres/dispatch.sql sha256 6326bd0fed39e9526e5f78239130453cfbe941ce52167e6aa2aaeabe76e1ffdf
 -- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
 -- What a holder of a lease may do with it is in dispatch_start.sql.
 -- What runs for each step of a workflow has `plan_cache_mode = force_generic_plan`: decisions are
@@ -5346,7 +5365,14 @@ begin
   perform ql.assert_read_committed();
   if coalesce(length(p_worker_id), 0) not between 1 and 36
     or coalesce(length(p_session_id), 0) not between 1 and 36
+    or octet_length(p_queues) > 131072
     or jsonb_array_length(ql.command_list(p_queues)) = 0
+    or exists (
+      select
+      from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
+      where jsonb_typeof(q.value) <> 'string'
+        or length(q.value #>> '{}') not between 1 and 200
+    )
     or coalesce(p_slots, 0) not between 1 and 1024
     or coalesce(p_self_fencing, -1) not in (0, 1)
     or coalesce(p_grace_ms, -1) not between 0 and 3600000

@@ -1372,7 +1372,7 @@ from (
     ) = 'running'
 ) as e;
 
--- from sql/decision/dispatch.sql sha256 b6fb97683606c501748b85ef050954cdb5d1bfc9874c13b9fd34270d23993cb3
+-- from sql/decision/dispatch.sql sha256 5d808487099b9660d1062a9d534c02ef78149b648de6facf814b5c84136064bd
 -- DISPATCH — what an offer, a starting ACK and a running ACK do (DOMAIN §3.5, DESIGN §5).
 -- An offer takes the lease of a claimed attempt. The starting ACK is the start barrier; under an
 -- intent it is refused, and the lease goes back because nothing has started. The running ACK counts
@@ -1459,6 +1459,14 @@ from (
         -- a fence: what is above is looked up once, not wherever it is used
         row_number() over (partition by v.run_id order by v.attempt_id) as position
       from live_attempt as v
+      -- most of a wide run waits for an offer: that is seen before it is decided about
+      where v.lease_status = 'leased' or exists (
+        select 1
+        from attempt_offer as o
+        where o.run_id = v.run_id
+          and o.attempt_id = v.attempt_id
+          and o.fence = coalesce(v.fence, 0) + 1
+      )
     ) as f
   ) as w
   join (
@@ -1849,7 +1857,7 @@ where s.status = 'retry_wait'
     where r.run_id = s.run_id
   ) = 'running';
 
--- from sql/decision/cancellation.sql sha256 2a690bae52a7a7329177e146f7d4741cf588946a0f3525a08a2cc0c14d57b476
+-- from sql/decision/cancellation.sql sha256 2172616e6147a561e58eb6b9461bd9a48fbadfa4185b73501e49437def846d49
 -- CANCELLATION — an intent first, convergence after it (DOMAIN §3.9, DESIGN §5).
 -- The first intent wins. Convergence ends what nobody holds: attempts without a live lease, steps
 -- without such an attempt, and the run once nothing stands in the way. A lease with status `leased`
@@ -1926,6 +1934,7 @@ from (
     v.version as expected_version
   from live_attempt as v
   where v.status = 'claimed' and v.lease_status is distinct from 'leased'
+    and v.cancel_reason is not null
   union all
   select
     s.run_id,
@@ -1942,6 +1951,7 @@ from (
     s.version as expected_version
   from step_run as s
   where s.status in ('pending', 'lost', 'ready', 'waiting_approval', 'retry_wait')
+    and (select r.cancel_reason from run as r where r.run_id = s.run_id) is not null
     and not exists (
       select 1
       from task_attempt as a
@@ -1966,7 +1976,8 @@ from (
     case when r.cancel_reason = 'timeout' then 'timed_out' else 'cancelled' end as to_status,
     r.version as expected_version
   from run as r
-  where (select count(*) from cancellation_blocked as b where b.run_id = r.run_id) = 0
+  where r.cancel_reason is not null
+    and (select count(*) from cancellation_blocked as b where b.run_id = r.run_id) = 0
 ) as e
 where (
     select case when r.cancel_requested_at_ms is not null then r.status end

@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 import qinglong_sql
-from qinglong_sql.cli.words import LINE_CHARS, settle_colour
+from qinglong_sql.cli.words import LINE_CHARS, complain, hush, settle_colour
 
 COMPLETING = "_QINGLONG_SQL_COMPLETE"
 SENTENCE = 200
+NOT_READY = 6  # exits.Exit, which help need not import
 
 COMMANDS = {
     "init": "init",
@@ -45,6 +46,8 @@ COMMANDS = {
 class Lazy(click.Group):
     """A group that knows its commands by name and imports only the one that is called."""
 
+    misused = False
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -77,9 +80,27 @@ class Lazy(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
+            self.misused = True
             if len(error.message) > LINE_CHARS:
                 error.message = f"{error.message[:LINE_CHARS]} …"  # type: ignore[misc]
             raise
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the group's own options."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except click.UsageError:
+            self.misused = True
+            raise
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Be the command line; help and usage as well may go where nothing can be written."""
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:  # commands tell of their own
+            hush()
+            complain(f"standard output: {error.strerror}")
+            raise SystemExit(2 if self.misused else NOT_READY) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Every command with its whole first sentence: one that is cut off says nothing."""

@@ -11,7 +11,7 @@ import click
 
 from qinglong_sql.cli.exits import BadFile, Exit, Refused, leave, reported
 from qinglong_sql.cli.options import with_json
-from qinglong_sql.cli.words import complain, print_json
+from qinglong_sql.cli.words import complain, print_json, say_bytes
 from qinglong_sql.cron import CronFault, check_timezone
 from qinglong_sql.crontab import Crontab, Told, read_crontab
 from qinglong_sql.crontab_file import TooLarge, package_text
@@ -137,8 +137,8 @@ def tell(crontab: Crontab, text: str, *, as_json: bool) -> None:
             "notes": list(map(_as_json, crontab.notes)),
         })  # fmt: skip
         return
-    if text and sys.stdout is not None:
-        click.echo(text.encode(), nl=False)  # a package file is UTF-8, whatever the locale
+    if text:
+        say_bytes(text.encode())  # a package file is UTF-8, whatever the locale
     for told in crontab.left_out:
         complain(f"left out: {told.words()}")
     for told in crontab.notes:

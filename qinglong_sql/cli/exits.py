@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import click
 
 from qinglong_sql.cli.file_trouble import hint
-from qinglong_sql.cli.words import complain, hush
+from qinglong_sql.cli.words import Unsaid, complain, hush
 from qinglong_sql.errors import NotReady, QinglongError
 from qinglong_sql.package_fault import PackageFaults
 from qinglong_sql.package_source import WIDTH
@@ -147,11 +147,15 @@ def unavailable(error: BaseException) -> tuple[Exit, str] | None:
         return Exit.NOT_READY, f"not ready: PostgreSQL: {first_line(error)}"
     if kind.startswith("sqlite3."):
         return Exit.NOT_READY, f"not ready: SQLite: {first_line(error)}{hint(error)}"
+    if isinstance(error, Unsaid):
+        return Exit.NOT_READY, f"standard output: {error.strerror}; it does not hold all of it"
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
+        return Exit.NOT_READY, "not ready: the folder that this was started in is gone"
     if isinstance(error, OSError):
         name = error.filename
         place = f"{Path(name)}: " if isinstance(name, str) else ""
         told = f"{place}{error.strerror or type(error).__name__}"
-        return Exit.NOT_READY, f"not ready: {told}{'' if place else hint(error)}"
+        return Exit.NOT_READY, f"not ready: {told}{hint(error)}"
     return None
 
 

@@ -3,42 +3,77 @@
 import errno
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
+from qinglong_sql.room import room_in
 from qinglong_sql.store import SQLITE
 from qinglong_sql.store.sqlite_error import name_of
 
+WITH_HINT = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_CORRUPT", "SQLITE_READONLY")
 NEEDED_BYTES = 256 * 1024  # a write-ahead log's index and a transaction want about so much
-MIB = 1 << 20
 
 
 def hint(error: BaseException) -> str:
-    """What to add to SQLite's words, with a leading separator; empty when there is nothing."""
+    """What to add to the words of SQLite or of the system, with a leading separator, if any."""
     name = name_of(error) if isinstance(error, sqlite3.Error) else ""
     path = _file()
-    if path and isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f" in {path.parent} (logs and receipts of executions); make room there; try again"
-    if path is None or not name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")):
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.filename:
+            return f"{_room(Path(str(error.filename)))}; make room there; try again"
+        if path:
+            where = f" in {path.parent}{_room(path)}"
+            return f"{where} (logs and receipts of executions); make room there; try again"
+    if isinstance(error, OSError) and error.errno == errno.EIO:
+        where = f" in {path.parent}" if path and not error.filename else ""
+        return f"{where}: look at the disk and its kernel messages (dmesg); try again"
+    if path is None or not name.startswith(WITH_HINT):
         return ""
     try:
-        found = os.statvfs(path.parent)
+        if lacks := _lacks(path):
+            return f": {lacks}"
+        room = room_in(path.parent)
     except OSError as lacking:
         return f": {path.parent}: {lacking.strerror}"
-    free = found.f_bavail * found.f_frsize
-    if name.startswith("SQLITE_FULL") or free < NEEDED_BYTES or not found.f_favail:
-        size = found.f_blocks * found.f_frsize
-        return (
-            f": the file system of {path} is full ({free / MIB:.1f} of {size / MIB:.1f} MiB free);"
-            " make room there; try again"
-        )
+    if name.startswith("SQLITE_FULL") or room.free_bytes < NEEDED_BYTES or room.files == 0:
+        return f": the file system of {path} is full ({room}); make room there; try again"
     if name.startswith("SQLITE_IOERR"):
         return (
             f" ({name.removeprefix('SQLITE_').lower()}) at {path}; nothing that was answered is"
             " lost: look at the disk and its kernel messages (dmesg); try again"
         )
+    if name.startswith("SQLITE_CORRUPT"):  # a read that fails is told so as well
+        return (
+            f": {path}, or its disk cannot be read: look at the kernel messages (dmesg); try again;"
+            " if it stays so, `qinglong-sql restore` puts a backup in its place"
+        )
     return f": {path}"
+
+
+def _lacks(path: Path) -> str:
+    """What this user may not do with a SQLite file, which SQLite does not tell. Raises OSError."""
+    if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+        return f"the file system of {path} is mounted read-only"
+    for place, mode, words in (
+        (path.parent, os.X_OK, "enter {}"),
+        (path, os.F_OK, "find {}: it is not there"),
+        (path, os.R_OK, "read {}"),
+        (path, os.W_OK, "write {}"),
+        (path.parent, os.W_OK, "make files in {}, where SQLite keeps its journal"),
+    ):
+        if not os.access(place, mode, effective_ids=True):
+            return f"this user cannot {words.format(place)}"
+    return ""
+
+
+def _room(path: Path) -> str:
+    """How much room there is where a file should be, in parentheses."""
+    for folder in (path, *path.parents):
+        with suppress(OSError):
+            return f" ({room_in(folder)})"
+    return ""
 
 
 def _file() -> Path | None:

@@ -9,7 +9,7 @@ from click.globals import resolve_color_default
 
 from qinglong_sql.cli.cells import cells, padded, room
 from qinglong_sql.cli.tail import Tail, for_terminal
-from qinglong_sql.cli.words import Row, plain_signs, print_json, say
+from qinglong_sql.cli.words import Row, plain_signs, print_json, say, say_bytes
 from qinglong_sql.graph import middle_cut
 
 PREFIX_CELLS = 24
@@ -27,11 +27,9 @@ class AsItIs:
     """Byte by byte."""
 
     def rest(self, tail: Tail, last: bool) -> None:
-        if sys.stdout is None:
-            return
         for block in tail.blocks():
-            sys.stdout.buffer.write(block)
-        sys.stdout.buffer.flush()
+            say_bytes(block, flush=False)
+        say_bytes(b"")
 
 
 class OnTerminal:
@@ -80,10 +78,9 @@ class Prefixed:
                 say(prefix + for_terminal(line, self.colours))
             return
         lead = prefix.encode(getattr(sys.stdout, "encoding", None) or "ascii", "backslashreplace")
-        if sys.stdout is not None:
-            for line in tail.lines(last):
-                sys.stdout.buffer.write(lead + line + b"\n")
-            sys.stdout.buffer.flush()
+        for line in tail.lines(last):
+            say_bytes(lead + line + b"\n", flush=False)
+        say_bytes(b"")
 
     def prefix(self, attempt: Row) -> str:
         key, number = attempt["step_key"], attempt["number"]

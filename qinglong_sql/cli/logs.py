@@ -1,7 +1,5 @@
 """`logs`: what steps wrote, from the folders of this machine's workers."""
 
-import sys
-
 import click
 
 from qinglong_sql.cli.alone import Lookout
@@ -112,8 +110,6 @@ def print_logs(tails: list[Tail], show: Show, keep: int | None, whole: bool) -> 
         tail.skip(keep)
         show.rest(tail, last=True)
         tail.close()
-    if sys.stdout is not None:
-        sys.stdout.flush()
 
 
 def as_row(tail: Tail, keep: int | None) -> Row:

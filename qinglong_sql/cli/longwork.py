@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import click
 
 from qinglong_sql.cli.exits import Exit, Refused, leave
+from qinglong_sql.cli.terminal import calm
 from qinglong_sql.cli.words import complain
 
 EVERY_S = 0.1
@@ -23,7 +24,7 @@ def consent(yes: bool, does: str) -> None:
     if not (_terminal(sys.stdin) and _terminal(sys.stderr)):
         complain(f"nothing done: this {does}; repeat with --yes")
         leave(Exit.BAD_FILE)
-    if not click.confirm(f"This {does}. Go on?", err=True):
+    if not click.confirm(calm(f"This {does}. Go on?"), err=True):
         raise Refused("nothing was done")
 
 

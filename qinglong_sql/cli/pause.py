@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from qinglong_sql.cli.exits import Exit, leave, told_as, without_secrets
-from qinglong_sql.cli.words import complain
+from qinglong_sql.cli.words import Unsaid, complain
 from qinglong_sql.errors import Displaced
 
 POLL_S = 0.2
@@ -51,7 +51,7 @@ class Patience:
             if (
                 known is None
                 or known[0] is not Exit.NOT_READY
-                or isinstance(error, BrokenPipeError | Displaced)
+                or isinstance(error, BrokenPipeError | Unsaid | Displaced)
             ):
                 raise
             if known[1] != self.told or time.monotonic() - self.told_at >= TELL_AGAIN_S:

@@ -10,6 +10,7 @@ import click
 from qinglong_sql.cli import cells
 from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.steps import CODES
+from qinglong_sql.cli.terminal import calm
 from qinglong_sql.cli.words import COLOURS, Row, clock, hush, plain_signs, say, sign_of, span
 from qinglong_sql.store import Store
 
@@ -145,7 +146,7 @@ class Table:
         return sign_of(status, plain=self.plain)
 
     def note(self, words: str) -> None:
-        self.console.print(words, markup=False)
+        self.console.print(calm(words), markup=False)
 
     def close(self) -> None:
         self.live.stop()

@@ -15,7 +15,7 @@ from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.spelling import MOST, did_you_mean
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import complain, moment, now_ms, print_json, say
-from qinglong_sql.limits import INPUT_BYTES
+from qinglong_sql.limits import ACTOR_BYTES, INPUT_BYTES
 from qinglong_sql.store import Store
 
 INPUT_FILE_BYTES = 16 * INPUT_BYTES  # however much of it is space
@@ -190,8 +190,10 @@ def request_cancel(store: Store, run_id: str, actor: str = "") -> dict[str, Any]
 
 
 def user_name() -> str:
-    """Who asks, for the history; a machine without a user name is `unknown`."""
+    """Who asks, for the history, as much as it keeps; without a user name it is `unknown`."""
     try:
-        return getpass.getuser()
+        said = getpass.getuser()
     except (OSError, KeyError):
         return "unknown"
+    plain = "".join(sign if sign.isprintable() else "?" for sign in said)
+    return plain.encode("utf-8", "replace")[:ACTOR_BYTES].decode("utf-8", "ignore") or "unknown"

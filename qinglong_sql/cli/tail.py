@@ -1,26 +1,17 @@
 """Logs of a run: where they are, their lines, and following them while they grow."""
 
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from qinglong_sql.cli.terminal import calm
 from qinglong_sql.cli.words import Row
 from qinglong_sql.evidence import LOG_CAP_BYTES
 from qinglong_sql.workplace import dropped_file
 
 BLOCK_BYTES = 1 << 16
 LONGEST_LINE = 1 << 20
-COLOURING = re.compile(r"\x1b\[[0-9;:]*m")
-# Escape sequences that move, erase, rename or ask, and other signs that are none.
-CONTROL = re.compile(
-    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC
-    r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"  # DCS, SOS, PM, APC
-    r"|\x1b\[[0-?]*[ -/]*[@-~]?"  # CSI
-    r"|\x1b[ -/]*[0-~]?"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)
 RESET = "\x1b[0m"
 
 
@@ -151,21 +142,8 @@ def for_terminal(line: bytes, colours: bool) -> str:
     Of what a carriage return writes over, the last is kept, as it would be seen.
     """
     text = line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
-    parts, at = [], 0
-    for found in COLOURING.finditer(text):
-        parts += [_shown(text[at : found.start()]), found[0] if colours else ""]
-        at = found.end()
-    shown = "".join([*parts, _shown(text[at:])])
+    shown = calm(text, colours=colours)
     return shown + RESET if "\x1b" in shown else shown
-
-
-def _shown(text: str) -> str:
-    return CONTROL.sub(lambda found: "" if len(found[0]) > 1 else _caret(found[0]), text)
-
-
-def _caret(sign: str) -> str:
-    code = ord(sign)
-    return f"^{chr(code ^ 64)}" if code < 128 else "�"
 
 
 def live(attempts: Iterable[Row]) -> list[Row]:

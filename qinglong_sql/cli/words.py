@@ -4,14 +4,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from qinglong_sql.cli import cells
+from qinglong_sql.cli.terminal import calm
 from qinglong_sql.duration import ORDER, UNIT_MS, write_duration
 from qinglong_sql.graph import LOOKS, OTHER_LOOK
 
@@ -30,13 +31,39 @@ Row = dict[str, Any]
 LINE_CHARS = 2_000
 
 
+class Unsaid(OSError):
+    """Standard output takes no more: its disk is full, or fails. What a command did is done."""
+
+
 def say(words: str, *, end: bool = True) -> None:
     """Print to standard output; signs that it does not take are written as escapes.
 
-    Raises BrokenPipeError when nobody reads any more.
+    Raises BrokenPipeError when nobody reads any more, Unsaid.
     """
     if sys.stdout is not None:
-        click.echo(_writable(words, sys.stdout.encoding), nl=end)
+        with _telling():
+            shown = calm(words) if sys.stdout.isatty() else words
+            click.echo(_writable(shown, sys.stdout.encoding), nl=end)
+
+
+def say_bytes(raw: bytes, *, flush: bool = True) -> None:
+    """Write to standard output as it is. Raises BrokenPipeError, Unsaid."""
+    if sys.stdout is not None:
+        with _telling():
+            sys.stdout.buffer.write(raw)
+            if flush:
+                sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        hush()
+        raise Unsaid(error.errno, error.strerror) from error
 
 
 def say_wrapped(text: str, wide: int, hang: int = 0, **style: Any) -> None:
@@ -54,15 +81,22 @@ def complain(words: str) -> None:
             lines = words.split("\n")
             cut = [f"{one[:LINE_CHARS]} …" if len(one) > LINE_CHARS else one for one in lines]
             words = "\n".join(cut)
-        with suppress(OSError):
-            click.echo(_writable(words, sys.stderr.encoding), err=True)
+        try:
+            click.echo(_writable(calm(words), sys.stderr.encoding), err=True)
+        except OSError:  # else Python tries again at its end, and changes the exit code
+            _hush(sys.stderr)
 
 
 def hush() -> None:
     """Nobody reads standard output any more: what is still written to it is thrown away."""
+    _hush(sys.stdout)
+
+
+def _hush(stream: IO[str]) -> None:
     with suppress(OSError, ValueError, AttributeError):
+        fd = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, fd)
         os.close(nowhere)
 
 

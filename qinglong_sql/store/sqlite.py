@@ -19,6 +19,7 @@ from qinglong_sql.store.place import Place
 from qinglong_sql.store.sqlfiles import Part, Step, sqlite_steps
 from qinglong_sql.store.sqlite_error import absent, ends_cycle, name_of, typed
 from qinglong_sql.store.sqlite_functions import FUNCTIONS
+from qinglong_sql.store.sqlite_lock import begin_immediate, commit
 from qinglong_sql.store.sqlite_shipped import newest_revision
 from qinglong_sql.store.steps import check_params
 
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 Profile = Literal["standalone", "edge"]
 
 FLOOR = (3, 40)
-COMMIT_TRIES = 6  # each waits for the busy timeout
-READ_ONLY = frozenset({"due_page", "due_task_cancellations", "attempt_input"})
+READ_ONLY = frozenset({"due_page", "due_task_cancellations", "attempt_input", "missing_agenda"})
+# what nearly always has nothing to do, and the step that sees it without the lock
+LOOKS = {"sweep_agenda": "missing_agenda"}
 
 
 def wall_ms() -> int:
@@ -101,6 +103,11 @@ class SqliteStore:
         QinglongError by code, Contended when the file stays locked, and sqlite3.Error for what is
         no step's fault; then nothing was changed.
         """
+        if step in LOOKS:
+            check_params(step, params)
+            rows = self._run([(self._steps[LOOKS[step]], params)])[0]
+            if not any(row["stages"] for row in rows):
+                return rows
         return self.batch([(step, params)])[0]
 
     def fuse(self, calls: Sequence[Call]) -> list[list[Row]] | None:
@@ -211,7 +218,10 @@ class SqliteStore:
         answers: list[list[Row]] = []
         with self._turn:
             with typed():
-                self._cursor.execute("begin immediate" if writes else "begin")
+                if writes:
+                    begin_immediate(self._cursor)
+                else:
+                    self._cursor.execute("begin")
             now_ms = self.clock()
             try:
                 for step, params in calls:
@@ -276,15 +286,7 @@ class SqliteStore:
             raise error_of(*found)
 
     def _commit(self) -> None:
-        """A reader of another process may hold the file under TRUNCATE: the commit waits again."""
-        for tries_left in reversed(range(COMMIT_TRIES)):
-            try:
-                self._cursor.execute("commit")
-                return
-            except sqlite3.OperationalError as error:
-                busy = name_of(error).startswith("SQLITE_BUSY")
-                if not busy or not tries_left or not self._connection.in_transaction:
-                    raise
+        commit(self._cursor)
 
     def _columns_of(self, view: str) -> frozenset[str]:
         if view not in self._columns:

@@ -87,7 +87,7 @@ _MAY_BE_NULL: Final = {
 }
 _SMALL: Final = frozenset({"p_limit", "p_slots", "p_self_fencing"})  # `int` in PostgreSQL
 _SMALL_MAX: Final = 2**31 - 1
-_LISTS: Final = frozenset({"p_commands", "p_offers"})
+_LISTS: Final = frozenset({"p_commands", "p_offers", "p_queues"})
 
 
 def check_params(step: str, params: Mapping[str, object]) -> None:

@@ -74,6 +74,7 @@ from (
     v.version as expected_version
   from live_attempt as v
   where v.status = 'claimed' and v.lease_status is distinct from 'leased'
+    and v.cancel_reason is not null
   union all
   select
     s.run_id,
@@ -90,6 +91,7 @@ from (
     s.version as expected_version
   from step_run as s
   where s.status in ('pending', 'lost', 'ready', 'waiting_approval', 'retry_wait')
+    and (select r.cancel_reason from run as r where r.run_id = s.run_id) is not null
     and not exists (
       select 1
       from task_attempt as a
@@ -114,7 +116,8 @@ from (
     case when r.cancel_reason = 'timeout' then 'timed_out' else 'cancelled' end as to_status,
     r.version as expected_version
   from run as r
-  where (select count(*) from cancellation_blocked as b where b.run_id = r.run_id) = 0
+  where r.cancel_reason is not null
+    and (select count(*) from cancellation_blocked as b where b.run_id = r.run_id) = 0
 ) as e
 where (
     select case when r.cancel_requested_at_ms is not null then r.status end

@@ -84,6 +84,14 @@ from (
         -- a fence: what is above is looked up once, not wherever it is used
         row_number() over (partition by v.run_id order by v.attempt_id) as position
       from live_attempt as v
+      -- most of a wide run waits for an offer: that is seen before it is decided about
+      where v.lease_status = 'leased' or exists (
+        select 1
+        from attempt_offer as o
+        where o.run_id = v.run_id
+          and o.attempt_id = v.attempt_id
+          and o.fence = coalesce(v.fence, 0) + 1
+      )
     ) as f
   ) as w
   join (

@@ -31,35 +31,33 @@ as $$
 declare
   v_run_id text;
   v_digest text;
+  v_outcome text := 'existing';
 begin
   perform ql.assert_read_committed();
   perform ql.check_start(p_package_key, p_kind, p_target_key, p_run_key, p_input);
   v_run_id := ql.derived_id('ru', p_package_key, p_kind, p_target_key, p_run_key);
   v_digest := ql.sha256_hex(p_input);
 
-  if not exists (select from ql.run as r where r.run_id = v_run_id)
-    and ql.admit_run(
-      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null
-    )
-  then
+  loop
     return query
-    select r.run_id, 'created', r.status, r.generation
+    select
+      r.run_id,
+      case
+        when r.input_digest = v_digest and r.retry_of_run_id is null then v_outcome
+        else 'conflict'
+      end,
+      r.status,
+      r.generation
     from ql.run as r
     where r.run_id = v_run_id;
-    return;
-  end if;
-
-  return query
-  select
-    r.run_id,
-    case
-      when r.input_digest = v_digest and r.retry_of_run_id is null then 'existing'
-      else 'conflict'
-    end,
-    r.status,
-    r.generation
-  from ql.run as r
-  where r.run_id = v_run_id;
+    exit when found;
+    -- false: someone else has just started it, and may purge it before we look
+    if ql.admit_run(
+      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null
+    ) then
+      v_outcome := 'created';
+    end if;
+  end loop;
 end;
 $$;
 
@@ -161,6 +159,9 @@ as $$
 declare
   v_now_ms bigint;
   v_generation bigint;
+  v_target_id text;
+  v_step_count bigint;
+  v_timeout_ms bigint;
 begin
   loop
     select g.generation
@@ -179,27 +180,8 @@ begin
   end loop;
   v_now_ms := ql.now_ms();
 
-  insert into ql.run (
-    run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-    deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
-  )
-  select
-    p_run_id,
-    p_package_key,
-    v_generation,
-    p_kind,
-    p_target_key,
-    t.target_id,
-    p_run_key,
-    p_input_digest,
-    t.step_count,
-    v_now_ms + t.timeout_ms,
-    p_retry_of_run_id,
-    v_now_ms,
-    'running',
-    0,
-    0,
-    v_now_ms
+  select t.target_id, t.step_count, t.timeout_ms
+  into v_target_id, v_step_count, v_timeout_ms
   from (
     select
       w.workflow_id as target_id,
@@ -221,12 +203,35 @@ begin
       and k.package_key = p_package_key
       and k.generation = v_generation
       and k.task_key = p_target_key
-  ) as t
+  ) as t;
+
+  insert into ql.run (
+    run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
+    deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
+  )
+  select
+    p_run_id,
+    p_package_key,
+    v_generation,
+    p_kind,
+    p_target_key,
+    v_target_id,
+    p_run_key,
+    p_input_digest,
+    v_step_count,
+    v_now_ms + v_timeout_ms,
+    p_retry_of_run_id,
+    v_now_ms,
+    'running',
+    0,
+    0,
+    v_now_ms
+  where v_target_id is not null
   on conflict do nothing;
   if found then
     return true;
   end if;
-  if not exists (select from ql.run as r where r.run_id = p_run_id) then
+  if v_target_id is null and not exists (select from ql.run as r where r.run_id = p_run_id) then
     raise exception 'no % % in package %', p_kind, p_target_key, p_package_key
       using errcode = 'QL404';
   end if;

@@ -35,59 +35,62 @@ begin
     raise exception 'a run key has 1 to 200 characters' using errcode = 'QL400';
   end if;
 
-  -- without a key the answer needs nothing of the retried run, which may be purged by now
-  if p_run_key is not null or not exists (select from ql.run as r where r.run_id = v_run_id) then
-    perform ql.wait_run(p_run_id);  -- what is copied cannot be purged meanwhile
-    select
-      r.package_key,
-      r.kind,
-      r.target_key,
-      case r.status
-        when 'running' then 'is still open: cancel it first'
-        when 'succeeded' then 'has succeeded: there is nothing to retry'
-      end as fault,
-      i.input
-    into v_old
-    from ql.run as r
-    join ql.run_input as i on i.run_id = r.run_id
-    where r.run_id = p_run_id;
-    if v_old.fault is not null then
-      raise exception 'run % %', p_run_id, v_old.fault using errcode = 'QL400';
+  loop
+    -- without a key the answer needs nothing of the retried run, which may be purged by now
+    if p_run_key is not null or not exists (select from ql.run as r where r.run_id = v_run_id) then
+      perform ql.wait_run(p_run_id);  -- what is copied cannot be purged meanwhile
+      select
+        r.package_key,
+        r.kind,
+        r.target_key,
+        case r.status
+          when 'running' then 'is still open: cancel it first'
+          when 'succeeded' then 'has succeeded: there is nothing to retry'
+        end as fault,
+        i.input
+      into v_old
+      from ql.run as r
+      join ql.run_input as i on i.run_id = r.run_id
+      where r.run_id = p_run_id;
+      if v_old.fault is not null then
+        raise exception 'run % %', p_run_id, v_old.fault using errcode = 'QL400';
+      end if;
+      if p_run_key is not null then
+        v_run_id := ql.derived_id(
+          'ru', v_old.package_key, v_old.kind, v_old.target_key, p_run_key
+        );
+      end if;
+      if not exists (select from ql.run as r where r.run_id = v_run_id)
+        and ql.admit_run(
+          v_run_id,
+          v_old.package_key,
+          v_old.kind,
+          v_old.target_key,
+          coalesce(p_run_key, ''),
+          v_old.input,
+          p_run_id
+        )
+      then
+        v_outcome := 'created';
+        perform ql.take_over_outputs(v_run_id);
+      end if;
     end if;
-    if p_run_key is not null then
-      v_run_id := ql.derived_id(
-        'ru', v_old.package_key, v_old.kind, v_old.target_key, p_run_key
-      );
-    end if;
-    if not exists (select from ql.run as r where r.run_id = v_run_id)
-      and ql.admit_run(
-        v_run_id,
-        v_old.package_key,
-        v_old.kind,
-        v_old.target_key,
-        coalesce(p_run_key, ''),
-        v_old.input,
-        p_run_id
-      )
-    then
-      v_outcome := 'created';
-      perform ql.take_over_outputs(v_run_id);
-    end if;
-  end if;
 
-  return query
-  select
-    r.run_id,
-    case when r.retry_of_run_id = p_run_id then v_outcome else 'conflict' end,
-    r.status,
-    r.generation,
-    (
-      select count(*)
-      from ql.step_run as s
-      where s.run_id = r.run_id and s.result_code = 'taken_over'
-    )
-  from ql.run as r
-  where r.run_id = v_run_id;
+    return query
+    select
+      r.run_id,
+      case when r.retry_of_run_id = p_run_id then v_outcome else 'conflict' end,
+      r.status,
+      r.generation,
+      (
+        select count(*)
+        from ql.step_run as s
+        where s.run_id = r.run_id and s.result_code = 'taken_over'
+      )
+    from ql.run as r
+    where r.run_id = v_run_id;
+    exit when found;  -- else it was purged before we looked
+  end loop;
 end;
 $$;
 

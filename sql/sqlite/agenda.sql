@@ -87,6 +87,27 @@ limit :p_limit;
 -- WRITES   agenda
 -- RAISES   QL400
 -- REPLAY   exact: nothing is missing the second time
+-- CALL     look_through
+
+insert into agenda (run_id, stage, due_at_ms)
+select
+  a.entity_id,
+  a.outcome,
+  case when a.number = 0 then :now_ms else a.number end
+from temp.answer as a
+where true
+on conflict (run_id, stage) do update set due_at_ms = min(agenda.due_at_ms, excluded.due_at_ms);
+
+-- CALL     answer_slice
+
+-- STEP     missing_agenda — what sweep_agenda would answer; a cycle asks it first, because it asks
+--          for no lock, and nearly always nothing is missing
+-- RAISES   QL400
+-- CALL     look_through
+-- CALL     answer_slice
+
+-- HELPER   look_through — a slice of the runs, and what they lack
+-- RAISES   QL400
 insert into temp.refusal (code, message)
 select 'QL400', 'a sweep takes 1 to 1024 runs, not ' || coalesce(:p_limit, 'null')
 where :p_limit is null or :p_limit not between 1 and 1024;
@@ -115,15 +136,7 @@ delete from temp.answer;
 
 -- EACH     find_missing
 
-insert into agenda (run_id, stage, due_at_ms)
-select
-  a.entity_id,
-  a.outcome,
-  case when a.number = 0 then :now_ms else a.number end
-from temp.answer as a
-where true
-on conflict (run_id, stage) do update set due_at_ms = min(agenda.due_at_ms, excluded.due_at_ms);
-
+-- HELPER   answer_slice — every run of it, with the number of rows that it lacked
 select
   d.run_id,
   (select count(*) from temp.answer as a where a.entity_id = d.run_id) as stages

@@ -11,6 +11,13 @@ where coalesce(length(:p_worker_id), 0) not between 1 and 36
   or case
     when json_valid(:p_queues) then json_type(:p_queues) <> 'array'
       or json_array_length(:p_queues) not between 1 and 128
+      or length(cast(:p_queues as blob)) > 131072
+      or exists (
+        select 1
+        from json_each(:p_queues) as q
+        where q.type <> 'text'
+          or length(q.value) not between 1 and 200
+      )
     else 1
   end
   or coalesce(:p_slots, 0) not between 1 and 1024
