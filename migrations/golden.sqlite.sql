@@ -127,12 +127,47 @@ CREATE TABLE trigger_schedule (
   claim_version integer not null,
   claim_expires_at_ms integer,
   updated_at_ms integer not null,
+  due_at_ms integer,  -- what a claim looks for; null while the trigger is not active
+  claimed_at_ms integer,  -- what the claim observed
+  seen_at_ms integer,  -- since when it has been claimed again and again without a pause
+  last_outcome text,
+  last_run_id text,
   primary key (package_key, trigger_key),
   foreign key (package_key, trigger_key) references trigger (package_key, trigger_key),
+  constraint last_outcome_is_known check (last_outcome in ('admitted', 'misfire', 'overlap')),
+  constraint an_admitted_occurrence_has_a_run
+    check (last_outcome <> 'admitted' or last_run_id is not null),
+  constraint a_claim_says_what_it_observed check (
+    (claim_owner is null) = (claimed_at_ms is null)
+    and (claim_owner is null) = (seen_at_ms is null)
+  ),
   constraint a_claim_is_whole_or_absent check (
     (claim_owner is null) = (claim_token is null)
     and (claim_owner is null) = (claim_expires_at_ms is null)
   )
+) strict, without rowid;
+
+CREATE INDEX trigger_due on trigger_schedule (due_at_ms, package_key, trigger_key)
+where due_at_ms is not null;
+
+CREATE TABLE trigger_run (
+  package_key text not null,
+  trigger_key text not null,
+  run_id text not null,
+  primary key (package_key, trigger_key, run_id)
+) strict, without rowid;
+
+CREATE TABLE trigger_fault (
+  package_key text not null,
+  trigger_key text not null,
+  -- moves
+  error text not null,
+  fault_count integer not null,
+  first_at_ms integer not null,
+  last_at_ms integer not null,
+  next_try_at_ms integer not null,
+  primary key (package_key, trigger_key),
+  constraint trigger_fault_error_fits check (length(cast(error as blob)) <= 2048)
 ) strict, without rowid;
 
 CREATE TABLE run (
@@ -469,6 +504,16 @@ end;
 CREATE TRIGGER trigger_schedule_keeps before update of package_key, trigger_key on trigger_schedule
 begin
   select raise(abort, 'QL500 a schedule keeps its key');
+end;
+
+CREATE TRIGGER trigger_run_keeps before update on trigger_run
+begin
+  select raise(abort, 'QL500 a run stays that of its trigger');
+end;
+
+CREATE TRIGGER trigger_fault_keeps before update of package_key, trigger_key on trigger_fault
+begin
+  select raise(abort, 'QL500 a fault keeps its trigger');
 end;
 
 CREATE TRIGGER run_keeps
@@ -1140,6 +1185,113 @@ from (
   where k.retried_run_id <> k.run_id
     and (select r.version from run as r where r.run_id = k.run_id) = 0
 ) as e;
+
+CREATE VIEW schedule_decision as
+with arrival (word) as (
+  values ('early'), ('on_time'), ('late')
+)
+select
+  t.package_key,
+  t.trigger_key,
+  a.word as arrival,
+  case
+    when a.word = 'early' then 'initialize'
+    when a.word = 'late' and t.misfire = 'skip' then 'skip'
+    when t.overlap = 'skip'
+      and exists (
+        select 1
+        from trigger_run as m
+        join run as r on r.run_id = m.run_id
+        where m.package_key = t.package_key
+          and m.trigger_key = t.trigger_key
+          and r.finished_at_ms is null
+      )
+      then 'skip'
+    else 'admit'
+  end as disposition,
+  case
+    when a.word = 'early' then null
+    when a.word = 'late' and t.misfire = 'skip' then 'misfire'
+    when t.overlap = 'skip'
+      and exists (
+        select 1
+        from trigger_run as m
+        join run as r on r.run_id = m.run_id
+        where m.package_key = t.package_key
+          and m.trigger_key = t.trigger_key
+          and r.finished_at_ms is null
+      )
+      then 'overlap'
+  end as cause
+from trigger as t
+cross join arrival as a
+where t.state = 'active'
+  and exists (
+    select 1
+    from package_generation as g
+    where g.package_key = t.package_key
+      and g.generation = t.generation
+      and g.state = 'active'
+  );
+
+CREATE VIEW schedule_blocked as
+select
+  t.package_key,
+  t.trigger_key,
+  'resume' as waits_for,
+  t.state as waits_on,
+  t.updated_at_ms as since_ms,
+  cast(null as bigint) as due_at_ms,
+  'an operator resumes it' as resolved_by
+from trigger as t
+where t.state = 'paused'
+union all
+select
+  f.package_key,
+  f.trigger_key,
+  'fault' as waits_for,
+  f.error as waits_on,
+  f.first_at_ms as since_ms,
+  f.next_try_at_ms as due_at_ms,
+  'the next try at due_at_ms, a new generation, or an operator resumes it' as resolved_by
+from trigger_fault as f
+union all
+select
+  m.package_key,
+  m.trigger_key,
+  'overlap' as waits_for,
+  m.run_id as waits_on,
+  r.admitted_at_ms as since_ms,
+  cast(null as bigint) as due_at_ms,
+  'the end of that run' as resolved_by
+from trigger_run as m
+join run as r on r.run_id = m.run_id
+where r.finished_at_ms is null
+  and (
+    select t.overlap
+    from trigger as t
+    where t.package_key = m.package_key and t.trigger_key = m.trigger_key and t.state = 'active'
+  ) = 'skip';
+
+CREATE VIEW schedule_due as
+select
+  t.package_key,
+  t.trigger_key,
+  case
+    when t.state <> 'active' then null
+    when s.claim_token is not null then s.claim_expires_at_ms
+    else coalesce(
+      (
+        select f.next_try_at_ms
+        from trigger_fault as f
+        where f.package_key = t.package_key and f.trigger_key = t.trigger_key
+      ),
+      s.next_fire_at_ms,
+      0
+    )
+  end as due_at_ms
+from trigger as t
+join trigger_schedule as s on s.package_key = t.package_key and s.trigger_key = t.trigger_key;
 
 CREATE VIEW frontier_ready as
 select
@@ -2417,7 +2569,32 @@ from (
   union all
   select u.run_id, u.stage as entity_id from run_fault as u
 ) as o
-where not exists (select 1 from run as r where r.run_id = o.run_id);
+where not exists (select 1 from run as r where r.run_id = o.run_id)
+union all
+select
+  cast(null as text) as run_id,
+  'a_trigger_is_due_when_its_cursor_says' as rule,
+  t.package_key || '/' || t.trigger_key as entity_id
+from trigger as t
+left join trigger_schedule as s
+  on s.package_key = t.package_key and s.trigger_key = t.trigger_key
+left join schedule_due as d on d.package_key = t.package_key and d.trigger_key = t.trigger_key
+where s.state_version is null or s.due_at_ms is distinct from d.due_at_ms
+union all
+select
+  r.run_id,
+  'an_open_run_is_known_to_its_trigger' as rule,
+  r.trigger_key as entity_id
+from run as r
+where r.trigger_key is not null
+  and r.finished_at_ms is null
+  and not exists (
+    select 1
+    from trigger_run as m
+    where m.package_key = r.package_key
+      and m.trigger_key = r.trigger_key
+      and m.run_id = r.run_id
+  );
 
 CREATE VIEW package_state as
 select
@@ -2463,12 +2640,19 @@ select
   t.target_key,
   t.misfire,
   t.overlap,
-  (
-    select s.next_fire_at_ms
-    from trigger_schedule as s
-    where s.package_key = t.package_key and s.trigger_key = t.trigger_key
-  ) as next_fire_at_ms
-from trigger as t;
+  s.next_fire_at_ms,
+  s.due_at_ms,
+  s.updated_at_ms as since_ms,
+  s.last_scheduled_at_ms,
+  s.last_outcome,
+  s.last_run_id,
+  (select r.status from run as r where r.run_id = s.last_run_id) as last_run_status,
+  f.error as fault_error,
+  f.fault_count,
+  f.next_try_at_ms as fault_next_try_at_ms
+from trigger as t
+join trigger_schedule as s on s.package_key = t.package_key and s.trigger_key = t.trigger_key
+left join trigger_fault as f on f.package_key = t.package_key and f.trigger_key = t.trigger_key;
 
 CREATE VIEW run_state as
 select
@@ -2481,6 +2665,8 @@ select
   r.run_key,
   r.input_digest,
   r.retry_of_run_id,
+  r.trigger_key,
+  r.scheduled_at_ms,
   r.step_count,
   r.status,
   r.version,
@@ -2505,6 +2691,8 @@ select
   r.run_key,
   r.input_digest,
   r.retry_of_run_id,
+  r.trigger_key,
+  r.scheduled_at_ms,
   r.step_count,
   r.status,
   r.version,

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from qinglong_sql.limits import EDGE_PAGES, PAGE_SIZE, PAGES, STANDALONE_PAGES
+from qinglong_sql.limits import CRON_GRACE_MS, EDGE_PAGES, PAGE_SIZE, PAGES, STANDALONE_PAGES
+from qinglong_sql.schedule import SCHEDULE, run_schedule
 from qinglong_sql.stage import STAGES, StalledContinuation, Tally, run_stage
 from qinglong_sql.store import Store
 
@@ -18,15 +19,20 @@ SWEEP = "sweep"
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """(size, pages) of each kind of stage; recovery and deadlines have the bounds of a cluster."""
+    """(size, pages) of each kind of stage; recovery and deadlines have the bounds of a cluster.
+
+    Without `schedule` no trigger fires. `grace_ms` is how late one may be without being missed.
+    """
 
     cancellation: tuple[int, int] = (PAGE_SIZE, PAGES)
     frontier: tuple[int, int] = (PAGE_SIZE, PAGES)
     admission: tuple[int, int] = (PAGE_SIZE, PAGES)
     recovery: tuple[int, int] = (PAGE_SIZE, PAGES)
+    schedule: tuple[int, int] | None = None
+    grace_ms: int = CRON_GRACE_MS
 
 
-CLUSTER = Pages()
+CLUSTER = Pages(schedule=(PAGE_SIZE, PAGES))
 STANDALONE = Pages(*STANDALONE_PAGES)
 EDGE = Pages(*EDGE_PAGES, recovery=EDGE_PAGES[0])
 
@@ -88,6 +94,7 @@ def local_cycle(
         [
             *_cancelling(turn, pages),
             *_recovering(pages, owing),
+            *_scheduling(pages),
             _stage("frontier", pages.frontier),
             _stage("task_admission", pages.admission),
         ],
@@ -101,6 +108,7 @@ def scheduler_cycle(store: Store, turn: Turn, pages: Pages = CLUSTER) -> Cycle:
         turn,
         [
             *_recovering(pages),
+            *_scheduling(pages),
             _stage("frontier", pages.frontier),
             _stage("task_admission", pages.admission),
         ],
@@ -123,6 +131,15 @@ def _recovering(pages: Pages, owing: Callable[[], bool] = lambda: False) -> list
     # Asked right before, since the stages before it may have waited for a lease's length.
     expiry = name, lambda store: Tally() if owing() else expire(store)
     return [expiry, _stage("retry", pages.recovery)]
+
+
+def _scheduling(pages: Pages) -> list[Work]:
+    if pages.schedule is None:
+        return []
+    size, count = pages.schedule
+    grace_ms = pages.grace_ms
+    run = lambda store: run_schedule(store, size=size, pages=count, grace_ms=grace_ms)  # noqa: E731
+    return [(SCHEDULE, run)]
 
 
 def _stage(name: str, bounds: tuple[int, int]) -> Work:

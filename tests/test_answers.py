@@ -62,6 +62,6 @@ def test_a_step_without_its_check_for_replay_is_found(name: str, postgres_server
 def test_a_page_that_blames_a_run_for_the_connection_is_found(
     postgres_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PostgresStore, "_ends_cycle", lambda *_: False)
+    monkeypatch.setattr(PostgresStore, "ends_cycle", lambda *_: False)
     with closing(losing.compared(postgres_server, "answer", None, paged=True)) as told:
         assert any("swallowed" in line for line in told)

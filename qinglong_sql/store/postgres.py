@@ -108,7 +108,7 @@ class PostgresStore:
             try:
                 return self.call(stage.page_step, **_keys(after, limit))
             except (QinglongError, psycopg.Error) as error:
-                if self._ends_cycle(error):
+                if self.ends_cycle(error):
                     raise
                 # else it was rolled back, and its runs are walked one by one
         due = self.call("due_page", p_stage=stage.agenda, **_keys(after, limit))
@@ -129,6 +129,14 @@ class PostgresStore:
         text = sql.SQL(where.replace("{}", "%s"))  # names were checked against the view's own
         with self._typed():
             return self._rows(query + text, values)
+
+    def ends_cycle(self, error: Exception) -> bool:
+        """Whether an error is the server's or the connection's, and no candidate's."""
+        if not isinstance(error, psycopg.Error):
+            return isinstance(error, NotReady) or not isinstance(error, QinglongError)
+        code = error.sqlstate or ""
+        lost = self._connection is None or self._connection.closed
+        return lost or code[:2] in NOT_A_RUNS or code == READ_ONLY
 
     def close(self) -> None:
         """Let the connection go; a closed store raises RuntimeError."""
@@ -169,7 +177,7 @@ class PostgresStore:
             self.contended += 1
             return _outcome("contended")
         except (QinglongError, psycopg.Error) as error:
-            if self._ends_cycle(error):
+            if self.ends_cycle(error):
                 raise
             with contextlib.suppress(Contended):
                 self.call("record_fault", p_run_id=run_id, p_stage=stage.agenda, p_error=str(error))
@@ -177,14 +185,6 @@ class PostgresStore:
         if row["outcome"] == "contended":
             self.contended += 1
         return _outcome(**{key: value for key, value in row.items() if key != "run_id"})
-
-    def _ends_cycle(self, error: Exception) -> bool:
-        """Whether an error is the server's or the connection's, and no run's."""
-        if not isinstance(error, psycopg.Error):
-            return isinstance(error, NotReady)
-        code = error.sqlstate or ""
-        lost = self._connection is None or self._connection.closed
-        return lost or code[:2] in NOT_A_RUNS or code == READ_ONLY
 
     def _columns(self, view: str) -> list[str]:
         if view not in self._known:

@@ -36,6 +36,7 @@ WORDS = (
     "admission",
     "admission_retry",
     "schedule",
+    "schedule_trigger",
     "agenda",
     "frontier",
     "task_admission",

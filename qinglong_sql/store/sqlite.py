@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 Profile = Literal["standalone", "edge"]
 
 FLOOR = (3, 40)
-READ_ONLY = frozenset({"due_page", "due_task_cancellations", "attempt_input", "missing_agenda"})
+READ_ONLY = frozenset(
+    {"due_page", "due_task_cancellations", "attempt_input", "missing_agenda", "claim_schedule"}
+)
 # what nearly always has nothing to do, and the step that sees it without the lock
 LOOKS = {"sweep_agenda": "missing_agenda"}
 
@@ -155,6 +157,10 @@ class SqliteStore:
         """The revision that the file says it has; None when it is empty. Raises NotReady."""
         with self._turn:
             return stands_at(self._connection)
+
+    def ends_cycle(self, error: Exception) -> bool:
+        """Whether an error is the file's or the machine's trouble, and no one candidate's."""
+        return ends_cycle(error)
 
     def close(self) -> None:
         """Close the file; a later call raises sqlite3.ProgrammingError."""

@@ -23,6 +23,16 @@ begin
   select raise(abort, 'QL500 a schedule keeps its key');
 end;
 
+create trigger trigger_run_keeps before update on trigger_run
+begin
+  select raise(abort, 'QL500 a run stays that of its trigger');
+end;
+
+create trigger trigger_fault_keeps before update of package_key, trigger_key on trigger_fault
+begin
+  select raise(abort, 'QL500 a fault keeps its trigger');
+end;
+
 create trigger run_keeps
 before update of
   run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
