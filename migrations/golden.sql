@@ -2491,14 +2491,9 @@ begin
   perform ql.hold_triggers(p_package_key, p_trigger_key);
   perform ql.find_trigger(p_package_key, p_trigger_key);
 
-  if p_state = 'active' then
-    delete from ql.trigger_fault as f
-    where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
-  end if;
   update ql.trigger as t
   set state = p_state, updated_at_ms = ql.now_ms()
   where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> p_state;
-  perform ql.set_due(p_package_key, p_trigger_key);
 end;
 $$;
 
@@ -3174,6 +3169,7 @@ CREATE FUNCTION ql_operator.pause_trigger(p_package_key text, p_trigger_key text
 begin
   perform ql.assert_read_committed();
   perform ql.set_trigger(p_package_key, p_trigger_key, 'paused');
+  perform ql.set_due(p_package_key, p_trigger_key);
   return query select p_trigger_key, 'paused';
 end;
 $$;
@@ -3235,6 +3231,9 @@ CREATE FUNCTION ql_operator.resume_trigger(p_package_key text, p_trigger_key tex
 begin
   perform ql.assert_read_committed();
   perform ql.set_trigger(p_package_key, p_trigger_key, 'active');
+  delete from ql.trigger_fault as f
+  where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
+  perform ql.set_due(p_package_key, p_trigger_key);
   return query select p_trigger_key, 'active';
 end;
 $$;
@@ -3407,6 +3406,25 @@ begin
     raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
   end if;
 
+  return query
+  select
+    s.package_key,
+    s.trigger_key,
+    t.cron,
+    t.tz,
+    s.next_fire_at_ms,
+    s.updated_at_ms,
+    s.state_version,
+    s.claim_version,
+    s.claimed_at_ms
+  from ql.trigger_schedule as s
+  join ql.trigger as t on t.package_key = s.package_key and t.trigger_key = s.trigger_key
+  where s.claim_token = p_token and s.claim_owner = p_owner
+  order by coalesce(s.next_fire_at_ms, 0), s.package_key, s.trigger_key;
+  if found then
+    return;
+  end if;
+
   v_now := ql.now_ms();
   return query
   with picked as materialized (
@@ -3454,8 +3472,7 @@ begin
       s.next_fire_at_ms,
       s.updated_at_ms,
       s.state_version,
-      s.claim_version,
-      p.due_at_ms
+      s.claim_version
   )
   select
     c.package_key,
@@ -3469,7 +3486,7 @@ begin
     v_now
   from claimed as c
   join ql.trigger as t on t.package_key = c.package_key and t.trigger_key = c.trigger_key
-  order by c.due_at_ms, c.package_key, c.trigger_key;
+  order by coalesce(c.next_fire_at_ms, 0), c.package_key, c.trigger_key;
 end;
 $$;
 
@@ -3493,7 +3510,10 @@ CREATE FUNCTION ql_scheduler.commit_schedule(p_package_key text, p_trigger_key t
 declare
   v_schedule ql.trigger_schedule;
   v_now bigint;
-  v_cursor bigint := case when p_due_at_ms > p_observed_at_ms then p_due_at_ms else p_next_at_ms end;
+  v_cursor bigint := case
+    when p_due_at_ms > p_observed_at_ms then p_due_at_ms
+    else p_next_at_ms
+  end;
   v_disposition text;
   v_cause text;
   v_run_id text;
@@ -4484,13 +4504,10 @@ begin
   perform ql.assert_read_committed();
   if coalesce(length(p_worker_id), 0) not between 1 and 36
     or coalesce(length(p_session_id), 0) not between 1 and 36
-    or octet_length(p_queues) > 131072
-    or jsonb_array_length(ql.command_list(p_queues)) = 0
+    or octet_length(p_queues) > 131072 or jsonb_array_length(ql.command_list(p_queues)) = 0
     or exists (
-      select
-      from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
-      where jsonb_typeof(q.value) <> 'string'
-        or length(q.value #>> '{}') not between 1 and 200
+      select from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
+      where jsonb_typeof(q.value) <> 'string' or length(q.value #>> '{}') not between 1 and 200
     )
     or coalesce(p_slots, 0) not between 1 and 1024
     or coalesce(p_self_fencing, -1) not in (0, 1)
@@ -7152,11 +7169,13 @@ UNION ALL
     'run_version_is_its_event_count'::text AS rule,
     r.run_id AS entity_id
    FROM ql.run r
-  WHERE ((r.version <> ( SELECT count(*) AS count
+  WHERE (1 = ( SELECT
+                CASE
+                    WHEN ((count(*) <> r.version) OR (COALESCE(max(e.sequence), (0)::bigint) <> r.version)) THEN 1
+                    ELSE NULL::integer
+                END AS "case"
            FROM ql.run_event e
-          WHERE (e.run_id = r.run_id))) OR (r.version <> ( SELECT COALESCE(max(e.sequence), (0)::bigint) AS "coalesce"
-           FROM ql.run_event e
-          WHERE (e.run_id = r.run_id))))
+          WHERE (e.run_id = r.run_id)))
 UNION ALL
  SELECT e.run_id,
     'event_times_never_step_back'::text AS rule,
@@ -7169,33 +7188,60 @@ UNION ALL
     'events_follow_the_state_machine'::text AS rule,
     (e.sequence)::text AS entity_id
    FROM ql.run_event e
-  WHERE ((e.from_status IS NOT NULL) AND (NOT (EXISTS ( SELECT 1
-           FROM ql.state_transition t
-          WHERE ((t.entity = e.entity) AND (t.from_status = e.from_status) AND (t.to_status = e.to_status))))))
+  WHERE ((e.from_status IS NOT NULL) AND (NOT ((e.entity, e.from_status, e.to_status) IN ( SELECT t.entity,
+            t.from_status,
+            t.to_status
+           FROM ql.state_transition t))))
 UNION ALL
- SELECT s.run_id,
+ SELECT c.run_id,
     'step_is_what_its_events_say'::text AS rule,
-    s.step_key AS entity_id
-   FROM ql.step_run s
-  WHERE ((s.version <> ( SELECT count(*) AS count
-           FROM ql.run_event e
-          WHERE ((e.run_id = s.run_id) AND (e.entity = 'step'::text) AND (e.entity_id = s.step_key)))) OR (s.status IS DISTINCT FROM ( SELECT e.to_status
-           FROM ql.run_event e
-          WHERE ((e.run_id = s.run_id) AND (e.entity = 'step'::text) AND (e.entity_id = s.step_key))
-          ORDER BY e.sequence DESC
-         LIMIT 1)))
+    c.entity_id
+   FROM ( SELECT f.run_id,
+            f.entity_id,
+            f.version,
+            f.status,
+            (row_number() OVER (PARTITION BY f.run_id, f.entity_id ORDER BY f.sequence) - 1) AS event_count,
+            lag(f.status) OVER (PARTITION BY f.run_id, f.entity_id ORDER BY f.sequence) AS last_status
+           FROM ( SELECT s.run_id,
+                    s.step_key AS entity_id,
+                    s.version,
+                    s.status,
+                    '9223372036854775807'::bigint AS sequence
+                   FROM ql.step_run s
+                UNION ALL
+                 SELECT e.run_id,
+                    e.entity_id,
+                    NULL::bigint AS version,
+                    e.to_status,
+                    e.sequence
+                   FROM ql.run_event e
+                  WHERE (e.entity = 'step'::text)) f) c
+  WHERE ((c.version <> c.event_count) OR ((c.version IS NOT NULL) AND (c.status IS DISTINCT FROM c.last_status)))
 UNION ALL
- SELECT a.run_id,
+ SELECT c.run_id,
     'attempt_is_what_its_events_say'::text AS rule,
-    a.attempt_id AS entity_id
-   FROM ql.task_attempt a
-  WHERE ((a.version <> ( SELECT count(*) AS count
-           FROM ql.run_event e
-          WHERE ((e.run_id = a.run_id) AND (e.entity = 'attempt'::text) AND (e.entity_id = a.attempt_id)))) OR (a.status IS DISTINCT FROM ( SELECT e.to_status
-           FROM ql.run_event e
-          WHERE ((e.run_id = a.run_id) AND (e.entity = 'attempt'::text) AND (e.entity_id = a.attempt_id))
-          ORDER BY e.sequence DESC
-         LIMIT 1)))
+    c.entity_id
+   FROM ( SELECT f.run_id,
+            f.entity_id,
+            f.version,
+            f.status,
+            (row_number() OVER (PARTITION BY f.run_id, f.entity_id ORDER BY f.sequence) - 1) AS event_count,
+            lag(f.status) OVER (PARTITION BY f.run_id, f.entity_id ORDER BY f.sequence) AS last_status
+           FROM ( SELECT a.run_id,
+                    a.attempt_id AS entity_id,
+                    a.version,
+                    a.status,
+                    '9223372036854775807'::bigint AS sequence
+                   FROM ql.task_attempt a
+                UNION ALL
+                 SELECT e.run_id,
+                    e.entity_id,
+                    NULL::bigint AS version,
+                    e.to_status,
+                    e.sequence
+                   FROM ql.run_event e
+                  WHERE (e.entity = 'attempt'::text)) f) c
+  WHERE ((c.version <> c.event_count) OR ((c.version IS NOT NULL) AND (c.status IS DISTINCT FROM c.last_status)))
 UNION ALL
  SELECT r.run_id,
     'attempts_are_counted'::text AS rule,
@@ -7662,6 +7708,12 @@ CREATE INDEX run_recent ON ql.run USING btree (admitted_at_ms, run_id);
 --
 
 CREATE INDEX run_target ON ql.run USING btree (target_id, admitted_at_ms, run_id);
+
+--
+-- Name: trigger_claimed; Type: INDEX; Schema: ql; Owner: ql_migrator
+--
+
+CREATE INDEX trigger_claimed ON ql.trigger_schedule USING btree (claim_token) WHERE (claim_token IS NOT NULL);
 
 --
 -- Name: trigger_due; Type: INDEX; Schema: ql; Owner: ql_migrator

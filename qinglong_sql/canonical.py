@@ -10,6 +10,8 @@ from typing import Any
 from qinglong_sql.limits import JSON_DEPTH
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
+INT_CHARS = len(str(INT_MIN))
+TOO_LARGE = "integer beyond 64 bits"
 DERIVED_DIGITS = 24
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -30,12 +32,14 @@ def canonical(value: object) -> str:
 def read_json(text: str | bytes) -> Any:
     """Parse JSON from outside, refusing what `canonical` refuses, and duplicate keys as well.
 
-    Raises ValueError, for bytes that are not UTF-8 too.
+    Raises ValueError, for bytes that are not UTF-8 too; it names keys, never values.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_constant)
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_constant, parse_int=_integer
+        )
     except RecursionError:
         raise ValueError(f"nested deeper than {JSON_DEPTH} levels") from None
     _refuse_unstorable(value)
@@ -73,6 +77,11 @@ def refuse_text(text: str) -> str | None:
     return None
 
 
+def storable(text: str) -> str:
+    """The text with a question mark for what `refuse_text` would refuse, so that it is kept."""
+    return SURROGATE.sub("?", text.replace("\0", "?"))
+
+
 def utf8_text(text: str) -> str:
     """Text of the system, such as a path, as its bytes read as UTF-8, whatever the locale is.
 
@@ -96,7 +105,7 @@ def _refuse_unstorable(value: object) -> None:
                     raise ValueError(f"text {reason}")
             case int():
                 if not INT_MIN <= item <= INT_MAX:
-                    raise ValueError(f"integer beyond 64 bits: {_short(item)}")
+                    raise ValueError(TOO_LARGE)
             case float():
                 if not math.isfinite(item):
                     raise ValueError(f"number is not finite: {item}")
@@ -125,6 +134,7 @@ def _constant(name: str) -> None:
     raise ValueError(f"number is not finite: {name}")
 
 
-def _short(number: int) -> str:
-    # str() of a huge integer is itself refused by Python, and slow
-    return str(number) if number.bit_length() < 256 else f"{number.bit_length()} bits"
+def _integer(text: str) -> int:
+    if len(text) > INT_CHARS:  # Python would give its own settings as the way out
+        raise ValueError(TOO_LARGE)
+    return int(text)

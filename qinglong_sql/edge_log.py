@@ -1,6 +1,7 @@
 """What an edge says on standard error: one line each, as text or JSON, and never a flood."""
 
 import json
+import os
 import re
 import sys
 import time
@@ -92,6 +93,22 @@ class Log:
             line = f"{at:%Y-%m-%d %H:%M:%S%z} {plain}"
         encoding = getattr(self._out, "encoding", None) or "ascii"
         line = line.encode(encoding, "backslashreplace").decode(encoding)
-        with suppress(OSError, ValueError):
+        if self._out is None:  # started without a standard error
+            return
+        try:
             self._out.write(line + "\n")
             self._out.flush()
+        except (OSError, ValueError):
+            _drop(self._out)
+
+
+def _drop(out: TextIO) -> None:
+    """Lose what could not be written: else it is tried again with each line, and at our end."""
+    with suppress(OSError, ValueError):
+        fd = out.fileno()
+        kept, nowhere = os.dup(fd), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, fd)
+        out.flush()
+        os.dup2(kept, fd)
+        os.close(kept)
+        os.close(nowhere)

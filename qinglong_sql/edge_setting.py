@@ -39,7 +39,8 @@ class Setting:
 
 SETTINGS = {
     "edge": Setting(
-        "edge", replace(EDGE, schedule=EDGE_SCHEDULE), IDLE_EDGE_MS, EDGE_DISPATCH, 5_000, MOST_SLOTS_ON_A_SMALL_DEVICE
+        "edge", replace(EDGE, schedule=EDGE_SCHEDULE), IDLE_EDGE_MS, EDGE_DISPATCH, 5_000,
+        MOST_SLOTS_ON_A_SMALL_DEVICE,
     ),
     "standalone": Setting(
         "standalone",

@@ -48,7 +48,11 @@ ANSWER_S = 5.0
 
 
 class LaunchFailed(RuntimeError):
-    """No launcher came up; the command cannot have started."""
+    """No launcher came up; the command cannot have started. `errno` is the system's, if known."""
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
 
 
 def _answer(sock: socket.socket) -> dict[str, Any]:
@@ -63,7 +67,7 @@ def _answer(sock: socket.socket) -> dict[str, Any]:
         raise LaunchFailed("the launcher is gone")
     message: dict[str, Any] = json.loads(packet)
     if message["type"] == "failed":
-        raise LaunchFailed(message["error"])
+        raise LaunchFailed(message["error"], message.get("errno"))
     return message
 
 

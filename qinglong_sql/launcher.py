@@ -62,7 +62,9 @@ def run(
         launcher = Launcher(connection, folder, slot, server)
     except Exception as error:
         slot[STATE] = NEW
-        send(connection, {"type": "failed", "error": clean(f"{type(error).__name__}: {error}")})
+        number, why = getattr(error, "errno", None), getattr(error, "strerror", None)
+        told = clean(why or f"{type(error).__name__}: {error}")
+        send(connection, {"type": "failed", "error": told, "errno": number})
         os._exit(1)
     launcher.serve()
     os._exit(0)

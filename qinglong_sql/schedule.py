@@ -105,7 +105,9 @@ def _added(tally: Tally, page: list[Row], found: list[Row], *, has_more: bool) -
     words = [one["outcome"] for one in found]
     if not OUTCOMES.issuperset(words):
         raise StalledContinuation(SCHEDULE, page, words)
-    late = [row["observed_at_ms"] - row["next_fire_at_ms"] for row in page if row["next_fire_at_ms"]]
+    late = [
+        row["observed_at_ms"] - row["next_fire_at_ms"] for row in page if row["next_fire_at_ms"]
+    ]
     return replace(
         tally,
         scanned=tally.scanned + len(page),

@@ -69,9 +69,11 @@ def traced(calls: str, inject: str) -> list[str]:
 
 
 def failing_call(shell: Shell, calls: str, inject: str, *words: object) -> Done:
-    """A command whose system calls fail as strace's `inject` says, such as error=EIO:when=3+."""
+    """A command whose calls on the database fail as strace says, such as by error=EIO:when=3+."""
+    files = [shell.folder / f"ql.db{end}" for end in ("", "-journal", "-wal")]
+    only = [word for path in files for word in ("-P", str(path))]
     return subprocess.run(
-        [*traced(calls, inject), *command(*words)],
+        [*traced(calls, inject), *only, *command(*words)],
         cwd=shell.folder, env=shell.environment(), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

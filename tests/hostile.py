@@ -193,8 +193,8 @@ def faults_of(places: Sequence[Place], calls: list[Call]) -> Iterator[str]:
                 said.append(outcome(place, name, place.valid[name] | {param: value}))
             except Exception as error:  # whatever it is, it is no typed refusal
                 said.append(("raised", f"{type(error).__name__}: {error}"[:200]))
-        if said[0] != said[1] or said[0][0] == "raised":
-            yield f"{name} {param}={short(value)}: {said[0]} and {said[1]}"
+        if len(set(said)) > 1 or said[0][0] == "raised":
+            yield f"{name} {param}={short(value)}: {' and '.join(map(str, said))}"
         elif said[0][0] == "refused":
             refused.append((name, param, value))
     for place in places:

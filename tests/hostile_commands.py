@@ -6,8 +6,10 @@ it there, and Python reads bytes that are not UTF-8 as the low ones.
 """
 
 import json
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,10 +52,30 @@ WORDS = {
     "init": ["x.yaml"], "check": ["jobs.yaml"], "import-crontab": ["tab"], "run": ["none.yaml"],
     "edge": ["--packages", "/none"], "publish": ["jobs.yaml"], "start": ["nightly", "etl"],
     "cancel": ["RUN"], "retry": ["RUN"], "declare-stopped": ["RUN-1"], "show": ["RUN"],
-    "watch": ["ru0"], "events": ["RUN"], "explain": ["RUN"], "logs": ["RUN"],
+    "watch": ["none"], "events": ["RUN"], "explain": ["RUN"], "logs": ["RUN"],
     "graph": ["jobs.yaml", "etl"], "purge": ["--older-than", "1d"], "backup": ["b.db"],
     "restore": ["none.db"], "completion": ["bash"], "cron next": ["@daily"],
 }  # fmt: skip
+
+
+class Hangs(BaseException):
+    """Not an Exception, which a command may take for trouble of its own."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """End what takes longer. Raises Hangs; in the main thread only."""
+
+    def end(*_: object) -> None:
+        raise Hangs
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +92,9 @@ class Desk:
         told = " ".join(word if len(word) < 60 else f"{word[:30]}… ({len(word)})" for word in words)
         before, began = acting.everything(self.engine), time.monotonic()
         try:
-            done = self.shell(*words)
-        except Exception as error:
+            with within(10 * PATIENCE_S):
+                done = self.shell(*words)
+        except (Exception, Hangs) as error:
             return f"{told}: {type(error).__name__}: {error}"
         if done.returncode not in CODES:
             return f"{told}: exit {done.returncode}"
@@ -93,7 +116,9 @@ def desk(folder: Path, engine: Engine) -> Desk:
     shell.write("jobs.yaml", PACKAGE)
     shell.write("tab", "* * * * * true\n")
     assert shell("publish", "jobs.yaml").returncode == 0
-    run_id = str(json.loads(shell("start", "nightly", "etl", "--json").stdout)["run_id"])
+    run_id = str(
+        json.loads(shell("start", "nightly", "etl", "--key", "k", "--json").stdout)["run_id"]
+    )
     store = open_store(engine.dsn)
     acting.admit(store, run_id)
     store.close()

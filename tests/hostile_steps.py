@@ -56,6 +56,15 @@ OUTPUTS = {
     ' socket.socket(socket.AF_UNIX).bind("output.json")\'',
 }
 DEVICE = "mknod $QL_OUTPUT c 1 5"  # root only
+# a step that gets a secret may give it away itself, but no words of ours do
+SECRET = "hunter2-secret"
+OUTPUTS |= {
+    "secret-text": """printf '{"a":"%s",}' $T > $QL_OUTPUT""",
+    "secret-number": """printf '{"a":%s}' $N > $QL_OUTPUT""",
+    "secret-bytes": 'printf \'{"a":"%s\\377"}\' $T > $QL_OUTPUT',
+    "secret-twice": """printf '{"a":"%s","a":"%s"}' $T $T > $QL_OUTPUT""",
+}
+NUMBER = "12345678901234567890"
 GOOD = """printf '{"a": "%s"}' x > $QL_OUTPUT"""
 # logs of any bytes end nothing; the first is cut, and its size is known
 LOGS = {
@@ -88,7 +97,10 @@ def ran(shell: Shell, steps: dict[str, str]) -> tuple[int, str, str]:
     """
     for name, text in steps.items():
         shell.write(f"{name}.sh", text + "\n")
-    lines = [f"      {name}: {{run: [sh, {name}.sh]}}" for name in steps]
+    shell.write("secret", SECRET, mode=0o600)
+    shell.write("number", NUMBER, mode=0o600)
+    env = "env: {T: {file: secret}, N: {file: number}}"
+    lines = [f"      {name}: {{run: [sh, {name}.sh], {env}}}" for name in steps]
     head = ["package: hostile", "workflows:", "  w:", "    steps:"]
     shell.write("hostile.yaml", "\n".join([*head, *lines, ""]))
     done = subprocess.run(
@@ -120,6 +132,7 @@ def faults_of(shell: Shell, mib: int) -> Iterator[str]:
         if ended[name] != expected:
             yield f"{name} is {ended[name]}, not {expected}"
     yield from _untold(shell, run_id, wanted)
+    yield from _given_away(shell, run_id, told)
     yield from _unkept(shell, run_id, mib)
     with closing(open_store(shell.dsn)) as store:
         if not acting.unbroken(store):
@@ -135,6 +148,30 @@ def _untold(shell: Shell, run_id: str, wanted: dict[str, str]) -> Iterator[str]:
     explained = shell("explain", run_id)
     if explained.returncode != 0 or "has ended" not in explained.stdout + explained.stderr:
         yield f"explain: {explained.stdout[:200]!r} {explained.stderr[:200]!r}"
+
+
+def _given_away(shell: Shell, run_id: str, told: str) -> Iterator[str]:
+    """A secret in what is said of the run or stored of it."""
+    looks = (
+        ("show", run_id),
+        ("events", run_id),
+        ("explain", run_id),
+        ("status",),
+        ("logs", run_id),
+    )
+    said = [told]
+    for words in looks:
+        done = shell(*words, *(["--json"] if words[0] != "logs" else []))
+        said += [done.stdout, done.stderr]
+    with closing(open_store(shell.dsn)) as store:
+        views = ("attempt_state", "step_state", "event_log", "fault_state", "run_state")
+        said += [repr(store.read(view)) for view in views]
+    for secret in (SECRET, NUMBER):
+        if any(secret in one for one in said):
+            yield f"{secret} is told"
+        for path, _ in _files(shell.folder.parent):
+            if path.name not in ("secret", "number") and secret.encode() in path.read_bytes():
+                yield f"{secret} is left in {path}"
 
 
 def _unkept(shell: Shell, run_id: str, mib: int) -> Iterator[str]:

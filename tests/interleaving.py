@@ -1,144 +1,74 @@
 """Every order of commands on one run: the state space, explored on SQLite in memory.
 
 In each state every command is tried that someone could give then: the stages, a worker with what
-it holds and with what it held last, an operator, a user, and time itself, which goes on to the next
-moment at which something expires or is due. What was done is taken back by savepoints. Two moments
-are the same state when they differ in times, versions, sequences, tokens and what is over only.
+it holds, an operator, a user, and time itself, which goes on to the next moment that makes a
+difference. What was done is taken back by a savepoint; worlds are kept as rows. What keeps the
+space finite: tests.interleaving_variant. What two moments share that are one state:
+tests.interleaving_key.
 """
 
-import sqlite3
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import marshal
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from qinglong_sql.errors import QinglongError
-from qinglong_sql.store.sqlite import SqliteStore
 from tests import acting, facts
-from tests.acting import GRACE_MS, LEASE_MS, Held
-from tests.mutants import Mutant, changed
+from tests.acting import Held
+from tests.interleaving_key import key_texts, moments_text
+from tests.interleaving_rules import Facts, attempt_rows, lease_rows, step_rows
+from tests.interleaving_store import MemoryStore
+from tests.interleaving_variant import GRACE_MS, LEASE_MS, Variant
+from tests.mutants import Mutant
 from tests.stores import FakeClock
 
-Key = tuple[Any, ...]
-SYSTEM = frozenset(
-    {"time", "deadline", "converge", "recover", "retry", "advance", "admit", "sweep"}
+# The words of the scheduler, and the stage that says when it says them.
+STAGES = {
+    "advance": "frontier", "admit": "task_admission", "recover": "expiry", "retry": "retry",
+    "deadline": "deadline", "converge": "cancellation",
+}  # fmt: skip
+CALLS = {
+    "advance": "advance_frontier", "admit": "admit_tasks", "recover": "recover_run",
+    "retry": "retry_run", "deadline": "deadline_run", "converge": "converge_cancellation",
+}  # fmt: skip
+PEOPLE = frozenset({"cancel", "declare", "declare_retry"})
+WORKER = ("start", "running", "renew", "ok", "fails", "not_started", "gone")
+# What the commands write. The run's row stays, since other rows point to it.
+RUN_MOVES = (
+    "status, version, attempt_count, cancel_requested_at_ms, cancel_reason, result_code,"
+    " finished_at_ms, updated_at_ms"
 )
-# By whom an open run may be held up: everything else moves by itself.
-OTHERS = frozenset({"lease", "worker", "report", "evidence", "hold", "queue"})
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """What the steps are like, and who works on them."""
-
-    name: str
-    needs: dict[str, list[str]] = field(default_factory=lambda: {"a": []})
-    on_lost: str = "fail"
-    self_fencing: int = 1
-    kind: str = "workflow"
-    run_timeout_ms: int | None = None
-    timeout_ms: int | None = None
-    tries: int = 3
-    returns: int = 2
-
-    @property
-    def policy(self) -> dict[str, Any]:
-        on = ["failed", "lost"] if self.on_lost == "retry" else ["failed"]
-        return {
-            "on_lost": self.on_lost,
-            "timeout_ms": self.timeout_ms,
-            "retry": {"attempts": self.tries, "backoff_ms": 60_000, "on": on},
-        }
-
-
-STATE = (
-    """
-    select status, cancel_reason, result_code, deadline_at_ms <= :now from run
-    """,
-    """
-    select step_key, status, result_code, attempt_count, claim_return_count, due_at_ms <= :now
-    from step_run
-    order by step_key
-    """,
-    """
-    select
-      a.step_key, a.status, a.deadline_at_ms <= :now, a.deadline_at_ms + 2000 <= :now,
-      l.status, l.expires_at_ms <= :now, l.expires_at_ms + l.grace_ms <= :now,
-      (select group_concat(t.evidence) from attestation as t
-        where t.run_id = a.run_id and t.attempt_id = a.attempt_id)
-    from task_attempt as a
-    left join attempt_lease as l on l.attempt_id = a.attempt_id
-    where a.finished_at_ms is null
-    order by a.step_key
-    """,
-    "select stage, due_at_ms <= :now from agenda order by stage",
-    "select stage, fault_count from run_fault order by stage",
-)
-
-
-CONTENT = (
-    *(f"select * from {table}" for table in (
-        "run", "step_run", "task_attempt", "attempt_lease", "agenda", "run_fault"
-    )),
-    *(f"select count(*) from {table}" for table in (
-        "run_event", "attempt_offer", "attempt_report", "attestation", "refused_report",
-        "cancel_intent", "step_output",
-    )),
+MOVING = (
+    "step_run", "step_output", "task_attempt", "attempt_lease", "cancel_intent",
+    "attempt_offer", "attempt_report", "attestation", "refused_report", "run_event", "agenda",
+    "run_fault", "worker_session",
 )  # fmt: skip
-
-
-class Nested:
-    """A cursor whose transactions are savepoints, so that a whole world can be taken back."""
-
-    def __init__(self, cursor: sqlite3.Cursor) -> None:
-        self._cursor = cursor
-        self._open = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cursor, name)
-
-    def execute(self, text: str, *values: Any) -> sqlite3.Cursor:
-        match text:
-            case "begin" | "begin immediate":
-                self._open = True
-                return self._cursor.execute("savepoint nested")
-            case "commit":
-                self._open = False
-                return self._cursor.execute("release nested")
-            case "rollback":
-                if self._open:
-                    self._cursor.execute("rollback to nested")
-                    self._cursor.execute("release nested")
-                self._open = False
-                return self._cursor
-        return self._cursor.execute(text, *values)
-
-
-class MemoryStore(SqliteStore):
-    """The real store on a database in memory, whose whole state is an image."""
-
-    def __init__(self, template: Path, clock: Callable[[], int]) -> None:
-        image = bytearray(template.read_bytes())
-        image[18:20] = b"\x01\x01"  # no write-ahead log in memory
-        self._image = bytes(image)
-        super().__init__(template, clock=clock)
-        self._cursor = Nested(self._cursor)  # type: ignore[assignment]
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            ":memory:", isolation_level=None, cached_statements=512, check_same_thread=False
-        )
-        connection.deserialize(self._image)
-        return connection
-
-    @property
-    def raw(self) -> sqlite3.Connection:
-        return self._connection
+# What a command that does nothing leaves as it is; every effect raises the run's version.
+CONTENT = "select " + ", ".join(
+    (
+        "(select version from run)",
+        "(select group_concat(stage || ':' || due_at_ms) from agenda)",
+        "(select group_concat(status || ':' || fence || ':' || expires_at_ms) from attempt_lease)",
+        "(select group_concat(stage || ':' || fault_count) from run_fault)",
+        "(select group_concat(session_id || ':' || generation || ':' || status)"
+        " from worker_session)",
+        *(
+            f"(select count(*) from {table})"
+            for table in (
+                "step_run", "task_attempt", "attempt_offer", "attempt_report", "attestation",
+                "cancel_intent", "step_output", "run_event",
+            )
+        ),
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A word, and the attempt that it is about, if any."""
+    """A word, and the step that it is about, if any."""
 
     word: str
     about: str = ""
@@ -154,8 +84,9 @@ class Bench:
         self.variant = variant
         self.clock = FakeClock()
         self.store = MemoryStore(template, self.clock.now)
-        if mutant:
-            facts.decide(self.store.raw, changed(mutant))
+        self._key, self._moments = key_texts(), moments_text()
+        self.store.raw.create_function("jitter", 3, lambda *_: 0, deterministic=True)
+        facts.decide(self.store.raw, variant.decisions(mutant))
         acting.publish(
             self.store,
             variant.needs if variant.kind == "workflow" else None,
@@ -163,112 +94,110 @@ class Bench:
             **variant.policy,
         )
         self.run_id = acting.start(self.store, variant.kind)
-        acting.register(self.store, self_fencing=variant.self_fencing)
+        self.store.call(
+            "register_worker", p_worker_id="w1", p_session_id="s1", p_queues='["default"]',
+            p_slots=64, p_self_fencing=variant.self_fencing, p_grace_ms=GRACE_MS,
+        )  # fmt: skip
+
+        for (name,) in self.rows("select name from sqlite_schema where type = 'trigger'"):
+            if "_goes" in name:  # `restore` deletes what no command may
+                self.store.raw.execute(f"drop trigger {name}")
 
     def close(self) -> None:
         self.store.close()
 
-    def mark(self, level: int) -> int:
-        """Where `take_back` leads to; the time then."""
-        self.store.raw.execute(f"savepoint level{level}")
-        return self.clock.now_ms
+    def image(self) -> bytes:
+        """All that is stored of the run, and the time; `restore` brings it back."""
+        rows = {name: self.rows(f"select * from {name}") for name in MOVING}
+        (run,) = self.rows(f"select {RUN_MOVES} from run")
+        return zlib.compress(marshal.dumps((self.clock.now_ms, run, rows)), 1)
 
-    def take_back(self, level: int, now_ms: int) -> None:
-        """Undo what was done since that mark, other marks included."""
-        self.store.raw.execute(f"rollback to level{level}")
-        self.clock.now_ms = now_ms
+    def restore(self, image: bytes) -> None:
+        """Make the world another one, to which `take_back` returns."""
+        now_ms, run, tables = marshal.loads(zlib.decompress(image))
+        raw = self.store.raw
+        if raw.in_transaction:
+            raw.execute("rollback to here")
+            raw.execute("release here")
+        else:
+            raw.execute("begin")
+        raw.execute(f"update run set ({RUN_MOVES}) = (?, ?, ?, ?, ?, ?, ?, ?)", run)
+        for name, rows in tables.items():
+            raw.execute(f"delete from {name}")
+            if rows:
+                marks = ", ".join("?" * len(rows[0]))
+                raw.executemany(f"insert into {name} values ({marks})", rows)
+        raw.execute("savepoint here")
+        self.clock.now_ms = self._here_ms = now_ms
 
-    def content(self) -> Key:
-        """What is stored of the run: equal before and after a command that does nothing."""
-        return tuple(tuple(self.rows(text)) for text in CONTENT)
+    def take_back(self) -> None:
+        """Undo what was done since the last `restore`."""
+        self.store.raw.execute("rollback to here")
+        self.clock.now_ms = self._here_ms
 
-    # -- what a state is
+    # -- what there is
 
     def rows(self, text: str) -> list[tuple[Any, ...]]:
         """The answer to a constant text, in which :now is the time."""
         return self.store.raw.execute(text, {"now": self.clock.now_ms}).fetchall()
 
-    def key(self) -> Key:
-        """What is open, without times, versions, sequences and tokens; of what is over, counts."""
-        return tuple(tuple(self.rows(text)) for text in STATE)
+    def content(self) -> tuple[Any, ...]:
+        """What is stored of the run: equal before and after a command that does nothing."""
+        return self.rows(CONTENT)[0]
 
-    def ended(self) -> bool:
-        return self.rows("select status from run")[0][0] != "running"
+    def key(self) -> bytes:
+        """What decides from here on (tests.interleaving_key); steps that are alike are sorted."""
+        tables = [self.rows(text) for text in self._key]
+        told = repr([sorted(rows, key=repr) for rows in tables])
+        if self.variant.alike:
+            places = {"a": "b", "b": "a"}
+            other = [[tuple(places.get(x, x) for x in row) for row in rows] for rows in tables]
+            told = min(told, repr([sorted(rows, key=repr) for rows in other]))
+        return blake2b(told.encode(), digest_size=16).digest()
 
-    def beyond(self) -> bool:
-        """Whether a step was tried or given back more often than is followed."""
-        counts = self.rows("select max(attempt_count), max(claim_return_count) from step_run")
-        return counts[0][0] > self.variant.tries or counts[0][1] > self.variant.returns
+    def facts(self) -> Facts:
+        """The run as tests.interleaving_rules sees it."""
+        ((status, intent),) = self.rows("select status, cancel_reason from run")
+        return Facts(
+            status, intent, step_rows(self.rows), attempt_rows(self.rows), lease_rows(self.rows)
+        )
+
+    def due(self) -> set[str]:
+        """The stages that a scheduler would call now."""
+        return {stage for (stage,) in self.rows("select stage from agenda where due_at_ms <= :now")}
+
+    def why(self) -> set[tuple[str, str]]:
+        """(what for, step) for everything that an open run waits for; after its time: hold, …."""
+        return {
+            (after_due if after_due and passed else waits_for, step or "")
+            for waits_for, step, after_due, passed in self.rows(
+                "select waits_for, step_key, after_due, due_at_ms <= :now from explain"
+            )
+        }
 
     # -- what may be done
 
     def commands(self) -> Iterator[Command]:
         """Everything that somebody could say now, also what must be refused."""
-        for word in ("advance", "admit", "recover", "retry", "deadline", "converge"):
-            yield Command(word)
-        yield from (Command(word) for word in ("sweep", "cancel"))
-        if self.next_moment() is not None:
+        yield from map(Command, (*STAGES, "sweep", "cancel", "lease"))
+        if self.left_ms() is not None:
             yield Command("time")
-        counts = self.rows("select step_key, claim_return_count, attempt_count from step_run")
-        returns = {key: count for key, count, _ in counts}
-        tries = {key: count for key, _, count in counts}
-        if self.rows("select 1 from task_attempt where offer_at_ms is not null"):
-            yield Command("lease")
-        for attempt_id, key, status in self.rows(
-            "select a.attempt_id, a.step_key, a.status from task_attempt as a"
-            " where a.number = (select max(m.number) from task_attempt as m"
-            " join attempt_offer as o on o.attempt_id = m.attempt_id"
-            " where m.run_id = a.run_id and m.step_key = a.step_key)"
+        for (key,) in self.rows(
+            "select a.step_key from task_attempt as a where a.finished_at_ms is null"
+            " and exists (select 1 from attempt_offer as o where o.attempt_id = a.attempt_id)"
         ):
-            live = status in ("claimed", "starting", "running")
-            for word in ("start", "running", "ok", "fails", "bad", "gone", "renew"):
-                if live or word in ("start", "ok", "fails", "renew"):
-                    yield Command(word, attempt_id)
-            if returns[key] < self.variant.returns or not live:
-                yield Command("not_started", attempt_id)
-            if live:
-                yield Command("declare", attempt_id)
-            if live and tries[key] < self.variant.tries:  # nothing else bounds what people declare
-                yield Command("declare_retry", attempt_id)
+            for word in (*WORKER, "declare", "declare_retry"):
+                yield Command(word, key)
 
-    def next_moment(self) -> int | None:
-        """When something expires or is due the next time; None when nothing does.
-
-        Claims that came back as often as we follow them do not expire any more.
-        """
-        found = self.rows(
-            "select l.expires_at_ms, a.status, s.claim_return_count, l.grace_ms, a.deadline_at_ms"
-            " from attempt_lease as l join task_attempt as a on a.attempt_id = l.attempt_id"
-            " join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key"
-            " where l.status = 'leased'"
-        )
-        moments = [due for (due,) in self.rows(
-            "select due_at_ms from step_run where due_at_ms is not null"
-            " union all select deadline_at_ms from run"
-            " where deadline_at_ms is not null and status = 'running'"
-        )]  # fmt: skip
-        for expires, status, returns, grace, deadline in found:
-            if status == "claimed" and returns >= self.variant.returns:
-                return None
-            moments += [expires, expires + grace]
-            moments += [deadline, deadline + GRACE_MS] if deadline is not None else []
-        return min((moment for moment in moments if moment > self.clock.now_ms), default=None)
-
-    def held(self, attempt_id: str) -> Held:
-        """What the worker last held of an attempt."""
-        ((offer, fence),) = self.store.raw.execute(
-            "select o.offer_id, o.fence from attempt_offer as o"
-            " where o.attempt_id = ? order by o.fence desc limit 1",
-            (attempt_id,),
-        )
-        return Held(attempt_id, fence, acting.token(offer), {})
+    def left_ms(self) -> int | None:
+        """How long until something expires or is due the next time; None when nothing does."""
+        left: int | None = self.rows(self._moments)[0][0]
+        return left
 
     def do(self, command: Command) -> str:
         """Say it; the outcome, or the code of what was raised."""
         if command.word == "time":
-            moment = self.next_moment()
-            assert moment is not None
-            self.clock.now_ms = moment
+            self.clock.now_ms += self.left_ms() or 0
             return "applied"
         try:
             rows = self._call(command)
@@ -276,14 +205,34 @@ class Bench:
             return error.code
         return str(rows[0].get("code") or rows[0].get("outcome", "")) if rows else "nothing"
 
+    def late(self) -> str | None:
+        """Say everything again about what has ended: the first word that moves something."""
+        ended = self.rows(
+            "select a.attempt_id from task_attempt as a where a.finished_at_ms is not null"
+        )
+        held = [one for (attempt_id,) in ended for one in self._held(attempt_id)]
+        before = self.content()
+        for word in WORKER if held else ():
+            self._say(word, *held)
+            if self.content() != before:
+                return word
+        for (attempt_id,) in ended:
+            self._declare(attempt_id, "retry")
+        return "declare_retry" if self.content() != before else None
+
+    def _held(self, attempt_id: str) -> list[Held]:
+        """What the worker last held of an attempt, if it ever did."""
+        found = self.store.raw.execute(
+            "select o.offer_id, o.fence from attempt_offer as o"
+            " where o.attempt_id = ? order by o.fence desc limit 1",
+            (attempt_id,),
+        )
+        return [Held(attempt_id, fence, acting.token(offer), {}) for offer, fence in found]
+
     def _call(self, command: Command) -> list[dict[str, Any]]:
         store, run_id = self.store, self.run_id
-        one = {
-            "advance": "advance_frontier", "admit": "admit_tasks", "recover": "recover_run",
-            "retry": "retry_run", "deadline": "deadline_run", "converge": "converge_cancellation",
-        }  # fmt: skip
-        if command.word in one:
-            return store.call(one[command.word], p_run_id=run_id)
+        if command.word in CALLS:
+            return store.call(CALLS[command.word], p_run_id=run_id)
         match command.word:
             case "sweep":
                 return store.call("sweep_agenda", p_after_run_id="", p_limit=32)
@@ -291,29 +240,37 @@ class Bench:
                 return [acting.cancel(store, run_id)]
             case "lease":
                 ((count,),) = self.rows("select count(*) from attempt_offer")
-                return acting.offer_rows(store, [f"o{count}"], run_id=run_id)
-        held = self.held(command.about)
-        match command.word:
+                return acting.offer_rows(store, [f"o{count}"], run_id=run_id, lease_ms=LEASE_MS)
+        ((attempt_id,),) = self.store.raw.execute(
+            "select attempt_id from task_attempt where step_key = ? and finished_at_ms is null",
+            (command.about,),
+        )
+        if command.word in WORKER:
+            return self._say(command.word, *self._held(attempt_id))
+        return self._declare(attempt_id, "retry" if command.word == "declare_retry" else "fail")
+
+    def _say(self, word: str, *held: Held) -> list[dict[str, Any]]:
+        """A worker's word about what it holds or held."""
+        match word:
             case "start":
-                return acting.cross(store, held)
+                return acting.cross(self.store, *held)
             case "running":
-                return store.call("running_attempts", p_commands=acting.commands(held))
+                return self.store.call("running_attempts", p_commands=acting.commands(*held))
             case "renew":
-                return acting.renew(store, held, lease_ms=LEASE_MS)
+                return acting.renew(self.store, *held, lease_ms=LEASE_MS)
             case "ok":
-                return acting.report(store, held)
+                return acting.report(self.store, *held, output='{"n":1}')
             case "fails":
-                return acting.report(store, held, exit_code=1)
-            case "bad":
-                return acting.report(store, held, how="bad_output")
+                return acting.report(self.store, *held, exit_code=1)
             case "not_started":
-                return acting.report(store, held, how="not_started", exit_code=None)
+                return acting.report(self.store, *held, how="not_started", exit_code=None)
             case "gone":
-                given = acting.commands(held, reason="gone")
-                return store.call("attest_attempts", p_commands=given)
-            case "declare" | "declare_retry":
-                return store.call(
-                    "declare_stopped", p_attempt_id=command.about, p_reason="seen", p_actor="ann",
-                    p_follow="retry" if command.word == "declare_retry" else "fail",
-                )  # fmt: skip
-        raise AssertionError(command)
+                given = acting.commands(*held, reason="gone")
+                return self.store.call("attest_attempts", p_commands=given)
+        raise AssertionError(word)
+
+    def _declare(self, attempt_id: str, follow: str) -> list[dict[str, Any]]:
+        return self.store.call(
+            "declare_stopped",
+            p_attempt_id=attempt_id, p_reason="seen", p_actor="ann", p_follow=follow,
+        )  # fmt: skip

@@ -1,7 +1,8 @@
 """A small machine: an edge in a control group of its own, and what it took to do a load.
 
-The limits hold for the edge and for all that it starts. What is measured from outside is the wait
-of a second writer for the file, as another command on the device would feel it.
+The limits hold for the edge and for all that it starts. The edge itself tells how long it held the
+lock of the file (tests/held.py); from outside is measured how long a second writer waits for it, as
+another command on the device would, and what a bare commit costs on that disk meanwhile.
 """
 
 import os
@@ -10,13 +11,15 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from qinglong_sql.door import ask
-from qinglong_sql.store import Store, open_store
+from qinglong_sql.store.sqlite import Profile, SqliteStore, open_sqlite
+from qinglong_sql.store.sqlite_lock import begin_immediate
+from tests.held import EVERY
 from tests.prove import CannotRun
 from tests.shell import HOME
 from tests.site import kill_all_of, wait
@@ -25,6 +28,8 @@ MEMORY, CPU = (Path("/sys/fs/cgroup") / name for name in ("memory", "cpu"))
 PERIOD_US = 100_000
 SAMPLES = 64
 WITHIN_S = 240.0
+CHANGED_MS = 0.15  # a commit that takes less has written nothing
+PAGES = 16
 ROOT_WAY = "needs root and cgroup v1 with the controllers memory and cpu"
 
 
@@ -36,9 +41,21 @@ class Machine:
     cores: float
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One transaction of the edge: ms of work, of its commit, and of processor time in each."""
+
+    work: float
+    work_cpu: float
+    instructions: int  # of SQLite, in the work
+    commit: float
+    commit_cpu: float
+    steps: str
+
+
 @dataclass(slots=True)
 class Taken:
-    """What a load cost. Memory in MiB, waits in ms."""
+    """What a load cost. Memory in MiB, waits, holds and bare commits in ms."""
 
     steps: int
     seconds: float
@@ -46,20 +63,46 @@ class Taken:
     group: float
     kills: int
     waits: list[float]
+    bare: list[float]
+    holds: list[Hold]
     bytes_a_step: int
     wakes_a_minute: int | None
 
     def wait(self, share: float) -> float:
-        ranked = sorted(self.waits)
-        return ranked[min(len(ranked) - 1, int(len(ranked) * share))]
+        return ranked(self.waits, share)
+
+    def hold(self, share: float) -> float:
+        return ranked((one.work + one.commit for one in self.holds), share)
+
+    def work_cpu(self, share: float) -> float:
+        return ranked((one.work_cpu for one in self.holds), share)
+
+    def instructions(self, share: float) -> float:
+        return ranked((one.instructions for one in self.holds), share)
+
+    def commit(self, share: float) -> float:
+        return ranked((one.commit for one in self.holds), share)
 
     def __str__(self) -> str:
         wakes = "" if self.wakes_a_minute is None else f", {self.wakes_a_minute} wakes/min"
         return (
-            f"{self.peak:.1f} MiB, group {self.group:.1f}, lock {self.wait(0.5):.2f}"
-            f"/{self.wait(0.95):.2f}/{self.wait(1):.1f} ms, {self.bytes_a_step} B/step{wakes},"
+            f"{self.peak:.1f} MiB, group {self.group:.1f}, wait {three(self.wait)} ms,"
+            f" hold {three(self.hold)} ms of which work on the processor {three(self.work_cpu)} ms"
+            f" ({self.instructions(0.95):.0f} instructions) and commit {three(self.commit)} ms,"
+            f" a bare commit {ranked(self.bare, 0.5):.2f} ms, {self.bytes_a_step} B/step{wakes},"
             f" {self.steps / self.seconds:.1f} steps/s"
         )
+
+
+def ranked(values: Iterable[float], share: float) -> float:
+    """The value that this share of them does not exceed."""
+    order = sorted(values)
+    return order[min(len(order) - 1, int(len(order) * share))]
+
+
+def three(at: Callable[[float], float]) -> str:
+    """p50/p95/max."""
+    return "/".join(f"{at(share):.2f}" for share in (0.5, 0.95, 1))
 
 
 def write_package(folder: Path, steps: int) -> None:
@@ -115,9 +158,10 @@ def taken(
     with group(machine) as folders:
         write_package(root / "packages", steps)
         join = "".join(f"echo $$ > {folder}/cgroup.procs; " for folder in folders)
-        argv = ["/bin/sh", "-c", join + 'exec "$@"', "sh", sys.executable, "-m", "qinglong_sql",
+        argv = ["/bin/sh", "-c", join + 'exec "$@"', "sh", sys.executable, "-m", "tests.held",
                 "edge", "--packages", "packages", "--profile", profile]  # fmt: skip
-        env = {**os.environ, "PYTHONPATH": str(HOME), "QINGLONG_DSN": "sqlite:///q.db"}
+        env = {**os.environ, "PYTHONPATH": str(HOME), "QINGLONG_DSN": "sqlite:///q.db",
+               "QL_HELD": str(root / "held")}  # fmt: skip
         with (root / "log").open("wb") as log:
             edge = subprocess.Popen(
                 argv, cwd=root, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -143,10 +187,11 @@ def _measured(
         return bool((found.get("packages") or {}).get("files"))
 
     wait(published, "the edge has looked at its files", 60)
-    with closing(open_store(f"sqlite:///{root}/q.db")) as store:
+    with closing(open_sqlite(root / "q.db")) as store:
         wait(lambda: store.read("package_state", state="active"), "it is published", 60)
         before, begun = counts(edge.pid)["wchar"], time.monotonic()
-        waits = _load(store, root / "q.db", state, runs, edge)
+        (root / "held").write_text("")  # publication comes once
+        waits, bare = _load(store, root, state, runs, edge)
         seconds = time.monotonic() - begun
         written = counts(edge.pid)["wchar"] - before
         ended = store.read("run_state")
@@ -164,22 +209,37 @@ def _measured(
     return Taken(
         done, seconds, counts(edge.pid)["VmHWM"] / 1024,
         int((memory / "memory.max_usage_in_bytes").read_text()) / mib,
-        int(oom["oom_kill"]), waits, round(written / done), wakes,
+        int(oom["oom_kill"]), waits, bare, _holds(root / "held"), round(written / done), wakes,
     )  # fmt: skip
 
 
+def _holds(path: Path) -> list[Hold]:
+    """What changed nothing is left out: it lets go at once."""
+    lines = [line.split() for line in path.read_text().splitlines()]
+    found = [
+        Hold(float(a), float(b), int(ticks) * EVERY, float(c), float(d), steps)
+        for a, b, ticks, c, d, steps in lines
+    ]
+    return [one for one in found if one.commit > CHANGED_MS]
+
+
 def _load(
-    store: Store, path: Path, state: Path, runs: int, edge: subprocess.Popen[bytes]
-) -> list[float]:
-    """Start runs, wait for their end, and feel the lock meanwhile."""
+    store: SqliteStore, root: Path, state: Path, runs: int, edge: subprocess.Popen[bytes]
+) -> tuple[list[float], list[float]]:
+    """Start runs, wait for their end; feel the lock meanwhile, and a commit of one's own."""
     waits: list[float] = []
+    bare: list[float] = []
     started, end = 0, time.monotonic() + WITHIN_S
-    with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as second:
+    with (
+        closing(sqlite3.connect(root / "q.db", timeout=5, isolation_level=None)) as second,
+        closing(_apart(root / "bare.db", store.profile)) as other,
+    ):
+        cursor = second.cursor()
         while True:
             assert edge.poll() is None and time.monotonic() < end, "the load does not end"
             idle = not store.read("open_run", limit=1)
             if idle and started >= runs and len(waits) >= SAMPLES:
-                return waits
+                return waits, bare
             if idle:
                 store.call(
                     "start_run", p_package_key="p", p_kind="workflow", p_target_key="w",
@@ -189,10 +249,25 @@ def _load(
                 ask(state, "wake", 0.2)
             elif len(waits) < SAMPLES or started < runs:
                 begun = time.perf_counter()
-                second.execute("begin immediate")
+                begin_immediate(cursor)
                 waits.append((time.perf_counter() - begun) * 1000)
-                second.execute("rollback")
+                cursor.execute("rollback")
+                if len(waits) % 4 == 0:
+                    begun = time.perf_counter()
+                    other.execute("update page set text = text || 'x'")
+                    bare.append((time.perf_counter() - begun) * 1000)
             time.sleep(0.015)
+
+
+def _apart(path: Path, profile: Profile) -> sqlite3.Connection:
+    """A file with the journal of that profile, of which an update writes some pages."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    mode = "wal" if profile == "standalone" else "truncate"
+    for text in ("page_size = 1024", f"journal_mode = {mode}", "synchronous = full"):
+        connection.execute(f"pragma {text}").fetchall()
+    connection.execute("create table page (text)")
+    connection.executemany("insert into page values (?)", [("x" * 800,)] * PAGES)
+    return connection
 
 
 def counts(pid: int) -> dict[str, int]:

@@ -20,7 +20,7 @@ SIZES: dict[str, int] = {"ext4": 256 * MIB, "xfs": 320 * MIB}  # xfs is never sm
 PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}
 SHUTDOWN = 0x8004587D  # of XFS, which ext4 has taken over
 NO_LOG_FLUSH = 2
-PATIENCE_S = 10
+PATIENCE_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,15 @@ class Mount:
     def detach(self) -> None:
         """Unmount; what still holds a file there may take a moment to go. Raises OSError."""
         end = time.monotonic() + PATIENCE_S
-        while (done := _asked("umount", self.folder)).returncode:
-            if not os.path.ismount(self.folder):
-                return
+        while self.is_there() and (done := _asked("umount", self.folder)).returncode:
             if time.monotonic() > end:
                 raise OSError(done.stderr.strip())
             time.sleep(0.05)
+
+    def is_there(self) -> bool:
+        """Whether it is mounted; a look at the folder would fail when its power is lost."""
+        lines = Path("/proc/self/mounts").read_text().splitlines()
+        return any(line.split()[1] == str(self.folder) for line in lines)
 
     def lose_power(self) -> None:
         """From now on nothing reaches the disk, the file system's own journal neither."""
@@ -76,11 +79,10 @@ def mounted(folder: Path, kind: str, size: int | None = None) -> Iterator[Mount]
         made.folder.chmod(0o755)
         yield made
     finally:
-        if os.path.ismount(made.folder):
-            try:
-                made.detach()
-            except OSError:
-                _asked("umount", "-l", made.folder)
+        try:
+            made.detach()
+        except OSError:
+            _asked("umount", "-l", made.folder)
         made.image.unlink()
 
 

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -140,11 +141,15 @@ def test_vacuum_is_refused_while_others_work_there_or_without_room(
     file: Path, sqlite_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = Shell(tmp_path, sqlite_dsn)
-    words = ("purge", "--older-than", "1d", "--vacuum")
+    with closing(open_store(sqlite_dsn)) as store:
+        runs = set(ended(store, 2))
+    time.sleep(0.01)
+    words = ("purge", "--older-than", "1ms", "--yes", "--vacuum")
     lock = take_lock(state_folder(sqlite_dsn) / "0")
     assert lock is not None
     done = shell(*words)
     assert done.returncode == 5 and "works on this database; stop it" in done.stderr
+    assert shell(*words, "--json").returncode == 5
     os.close(lock)
     program = f"import sqlite3, time; c = sqlite3.connect({str(file)!r}); c.execute('pragma"
     program += " user_version'); print(flush=True); time.sleep(60)"
@@ -160,7 +165,11 @@ def test_vacuum_is_refused_while_others_work_there_or_without_room(
     done = shell(*words)
     assert done.returncode == 5 and "1000 B free" in done.stderr
     monkeypatch.undo()
+    with closing(open_store(sqlite_dsn)) as store:
+        assert left(store) == runs, "refused, and it deleted"
     assert shell(*words).returncode == 0
+    with closing(open_store(sqlite_dsn)) as store:
+        assert left(store) == set()
 
 
 def test_a_purge_that_is_killed_leaves_whole_runs(

@@ -1,6 +1,8 @@
 """A disk that is full, and a sync that fails: told in words, nothing lost, and work goes on."""
 
+import errno
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qinglong_sql.store.sqlite import open_sqlite
+from qinglong_sql.store.sqlite import Profile, open_sqlite
 from tests import filling
 from tests.prove import CannotRun
 from tests.shell import Shell
@@ -75,19 +77,19 @@ def test_a_run_that_fills_the_disk_ends_right_when_there_is_room(shell: Shell) -
     assert json.loads(shell("status", "--check", "--json").stdout)["ok"]
 
 
-# what each command answers when a sync or a read fails, from the first on and from the third on
 @pytest.mark.parametrize(
-    ("calls", "inject"),
+    ("profile", "calls", "inject"),
     [
-        (filling.SYNCS, "error=EIO:when=1+"),
-        (filling.SYNCS, "error=EIO:when=3+"),
-        ("pwrite64", "error=EIO:when=2+"),
-        ("pread64", "error=EIO:when=12+"),
+        ("standalone", filling.SYNCS, "error=EIO:when=1+"),
+        ("edge", filling.SYNCS, "error=EIO:when=3+"),
+        ("edge", "pwrite64", "error=EIO:when=2+"),
+        ("edge", "pread64", "error=EIO:when=3+"),
     ],
 )
 def test_an_error_of_the_disk_is_told_and_loses_nothing(
-    shell: Shell, calls: str, inject: str
+    shell: Shell, profile: Profile, calls: str, inject: str
 ) -> None:
+    open_sqlite(shell.folder / "ql.db", profile=profile).close()  # it keeps the journal of this
     first = start_id(shell, "one")
     shell.write("jobs.yaml", filling.FLOWS.replace("echo b", "echo c"))
     before = facts(shell)
@@ -142,6 +144,26 @@ def test_what_ended_is_not_lost_when_its_receipt_cannot_be_written_for_a_while(
             assert site.step(run_id, "one")["status"] == "running", "it waits for its receipt"
         assert site.finish(run_id, worker)["status"] == "succeeded"
         assert len(site.attempts(run_id)) == 1 and site.lines("witness") == ["x"]
+
+
+def test_what_could_not_begin_for_want_of_room_is_not_leased(
+    tmp_path: Path, sqlite_dsn: str
+) -> None:
+    """The database has room, the state folder a little: claim returns would be used up."""
+    with skipping(), filling.small(tmp_path) as place, opened(sqlite_dsn, place) as site:
+        site.publish("one: {run: 'true'}")
+        run_id, worker = site.start(), site.worker()
+        worker.own()
+        filler = filling.fill(place)
+        os.truncate(filler, filler.stat().st_size - 3 * 4096)
+        end = time.monotonic() + 1.5
+        site.drive(worker, lambda: time.monotonic() > end)
+        assert {getattr(error, "errno", None) for error in site.errors} == {errno.ENOSPC}
+        assert str(place) in str(site.errors[0])
+        assert site.step(run_id, "one")["claim_return_count"] == 0
+        filler.unlink()
+        assert site.finish(run_id, worker)["status"] == "succeeded"
+        assert len(site.attempts(run_id)) == 1
 
 
 def children(pid: int) -> list[int]:

@@ -121,3 +121,20 @@ def test_a_dsn_in_the_environment_that_is_none_is_refused(desk: Desk, dsn: str) 
 def test_bytes_that_are_no_text_are_an_argument_too(desk: Desk) -> None:
     done = desk.shell.process("start", os.fsdecode(b"\xff\xfe"), "etl")
     assert done.returncode in (2, 5) and done.stderr
+
+
+@pytest.mark.parametrize("streams", ["<&- >&- 2>&-", "> /dev/full 2> /dev/full"])
+def test_an_edge_that_has_nobody_to_tell_serves(desk: Desk, streams: str) -> None:
+    line = f"exec {shlex.join(command('edge', '--packages', '.'))} {streams}"
+    edge = subprocess.Popen(
+        ["/bin/sh", "-c", line], cwd=desk.shell.folder, env=desk.shell.environment()
+    )
+    try:
+        done = desk.shell("start", "nightly", "hello", "--wait", "--timeout", "60s")
+        assert done.returncode == 0, done.stderr
+        edge.terminate()
+        assert edge.wait(60) == 0
+    finally:
+        edge.kill()
+        edge.wait()
+    desk.shell.nothing_is_left()

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 from random import Random
+from typing import Any
 
 import pytest
 
-from qinglong_sql.errors import Malformed
+from qinglong_sql.errors import Conflict, Malformed
+from qinglong_sql.stage import STAGES
 from tests import acting, hostile
 from tests.engines import Engine
 from tests.hostile import Place
@@ -59,6 +61,38 @@ def test_a_door_that_takes_what_the_other_refuses_is_found(
         ("start_attempts", "p_commands", '[{"fence":1,"fence":1}]'),
     ]
     assert len(list(hostile.faults_of(places, calls))) == 2
+
+
+def test_functions_called_by_themselves_refuse_by_code_and_store_nothing(
+    places: list[Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a login of another program, which has no Python of ours before it."""
+    monkeypatch.setattr("qinglong_sql.store.postgres.check_params", lambda *_: None)
+    _, postgres = places
+    for calls in hostile.groups(postgres.valid):
+        # what is no number of the parameter's type finds no function
+        mine = [one for one in calls if one[2] is None or one[1] in hostile.LISTS | hostile.OBJECTS]
+        assert not list(hostile.faults_of([postgres], mine))
+    assert acting.unbroken(postgres.store)
+
+
+def test_a_fault_of_any_words_is_kept(places: list[Place], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the page would end at it, and hide every run behind."""
+    stage = STAGES["task_admission"]
+    for place in places:
+        run_id = acting.start(place.store, key="faulty")
+        real = place.store.call
+
+        def call(step: str, /, real: Any = real, **params: Any) -> Any:
+            if step in (stage.page_step, stage.run_step):
+                raise Conflict("odd \0 \ud800 " + "x" * 5_000)
+            return real(step, **params)
+
+        monkeypatch.setattr(place.store, "call", call)
+        (row,) = place.store.page(stage, acting.START, 32)
+        assert (row["run_id"], row["outcome"]) == (run_id, "faulted")
+        (fault,) = place.store.read("fault_state", run_id=run_id)
+        assert fault["error"].startswith("QL409 odd ? ? x")
 
 
 @pytest.mark.parametrize(

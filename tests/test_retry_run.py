@@ -274,8 +274,8 @@ def test_an_open_run_and_a_succeeded_one_are_refused_with_the_way_out(store: Sto
 
 
 def test_an_unknown_run_is_refused(store: Store) -> None:
-    for run_id in ("ru-nobody", None):
-        with pytest.raises(Unknown):
+    for run_id, refusal in (("ru-nobody", Unknown), (None, Malformed)):
+        with pytest.raises(refusal):
             store.call("start_retry", p_run_id=run_id, p_run_key=None)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qinglong_sql.edge_setting import SETTINGS
 from qinglong_sql.limits import PAGE_SIZE, PAGES
 from qinglong_sql.scheduler import (
     EDGE,
@@ -58,6 +59,9 @@ class Scripted:
         return script(after, limit) if script else []
 
     def call(self, step: str, /, **params: Any) -> list[Row]:
+        if step == "claim_schedule":
+            self.asked.append(("schedule", (0, ""), params["p_limit"]))
+            return []
         assert step == "sweep_agenda"
         self.asked.append(("sweep", (0, params["p_after_run_id"]), params["p_limit"]))
         script = self.scripts.get("sweep")
@@ -68,6 +72,9 @@ class Scripted:
 
     def read(self, view: str, /, **_: Any) -> list[Row]:
         raise AssertionError(f"the scheduler read {view}")
+
+    def ends_cycle(self, error: Exception) -> bool:
+        raise AssertionError(f"the scheduler asked about {error!r}")
 
     def close(self) -> None:
         pass
@@ -102,6 +109,17 @@ def test_a_local_cycle_runs_deadlines_cancellation_recovery_frontier_admission()
     assert not cycle.applied and not cycle.stopping
 
 
+@pytest.mark.parametrize(("profile", "size"), [("edge", 4), ("standalone", 16)])
+def test_an_edge_looks_for_due_triggers_between_recovery_and_frontier(
+    profile: str, size: int
+) -> None:
+    store = Scripted()
+    local_cycle(store, Turn(), SETTINGS[profile].pages)
+    at = LOCAL.index("frontier")
+    assert store.order == [*LOCAL[:at], "schedule", *LOCAL[at:]]
+    assert ("schedule", (0, ""), size) in store.asked
+
+
 def test_the_two_roads_of_cancellation_take_turns() -> None:
     store, turn, first = Scripted(), Turn(), []
     for _ in range(4):
@@ -122,7 +140,7 @@ def test_a_road_that_fails_does_not_keep_the_other_from_its_turn() -> None:
 def test_a_cluster_has_two_lifecycles_with_stages_of_their_own() -> None:
     store = Scripted()
     scheduler_cycle(store, Turn())
-    assert store.order == ["expiry", "retry", "sweep", "frontier", "task_admission"]
+    assert store.order == ["expiry", "retry", "sweep", "schedule", "frontier", "task_admission"]
     store.asked.clear()
     cancellation_cycle(store, Turn())
     assert store.order == ["deadline", "cancellation", "task_cancellation"]

@@ -1,13 +1,14 @@
 """Small machines: an edge in 128 MiB and half a core does its work, and is small itself."""
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.machine import Machine, taken
+from tests.machine import Hold, Machine, Taken, taken
 from tests.prove import CannotRun
-from tests.prove.small import HALF_OF_THE_RECORDS_MIB
+from tests.prove.small import HALF_OF_THE_RECORDS_MIB, held_too_long
 
 
 @pytest.mark.parametrize("steps", [2, 128])
@@ -22,6 +23,20 @@ def test_an_edge_in_128_mib_and_half_a_core(
         print(f"\nedge, 128 MiB and half a core, {steps} steps: {found}")
     assert found.kills == 0
     assert found.peak < HALF_OF_THE_RECORDS_MIB
+    assert held_too_long(found, steps) == []
+
+
+def test_a_lock_that_is_held_too_long_is_told() -> None:
+    quick = Hold(1.0, 1.0, 10_000, 2.0, 0.5, "advance_frontier")
+    found = Taken(128, 1.0, 1.0, 1.0, 0, [1.0], [2.0], [quick] * 19, 1, None)
+    assert held_too_long(found, 128) == []
+    slow = replace(quick, instructions=80_000)
+    assert held_too_long(replace(found, holds=[quick] * 9 + [slow]), 128) == [
+        "80000 instructions under the lock at p95"
+    ]
+    assert held_too_long(replace(found, holds=[replace(quick, commit=9.0)]), 128) == [
+        "a commit takes 4.5 times a bare one"
+    ]
 
 
 def test_a_machine_that_is_too_small_is_noticed(tmp_path: Path) -> None:

@@ -349,7 +349,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/table.sql sha256 8857fcbfb6f38b3ee9f547a1f0ff833a00c4ef23cd04d99a95cc634eaab619e8
+-- from sql/postgres/table.sql sha256 9b2801aef06b3aadd272caa4b9972bb6f81033bcfba9c9da13e15a95cbe76dd0
 -- TABLES — what exists. Immutable columns come first in each table; ql_authority may update only
 -- the columns after the line "moves". Ids compare by byte: every text key is collate "C".
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -506,6 +506,7 @@ create table ql.trigger_schedule (
 
 create index trigger_due on ql.trigger_schedule (due_at_ms, package_key, trigger_key)
 where due_at_ms is not null;
+create index trigger_claimed on ql.trigger_schedule (claim_token) where claim_token is not null;
 
 -- runs of a trigger that were open when it was last decided about; the next decision forgets those
 -- that have ended
@@ -1237,10 +1238,11 @@ from (
     and (select r.version from run as r where r.run_id = k.run_id) = 0
 ) as e;
 
--- from sql/decision/schedule.sql sha256 8c5362e72baa651c30cb1228df227d64ab84db5ea9f343d189c73c814257a7ed
--- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each way
--- in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at most
--- the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was observed.
+-- from sql/decision/schedule.sql sha256 0b91925a6047542777a7101ad456810c76e79377b3401987b8f43999f29882f4
+-- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each
+-- way in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at
+-- most the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was
+-- observed.
 --
 --   initialize   the cursor is set, nothing starts
 --   skip         the occurrence is over without a run; `cause` says why
@@ -2352,7 +2354,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 1d816a61c91868eb14bb50a9a30f1abba50693def2188cf139577ced7b3143eb
+-- from sql/decision/violation.sql sha256 043d86be22b224d946c061b5b62ac17921758e15d3e206413f52474204a5e741
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2429,9 +2431,11 @@ select
   'run_version_is_its_event_count' as rule,
   r.run_id as entity_id
 from run as r
-where r.version <> (select count(*) from run_event as e where e.run_id = r.run_id)
-  or r.version
-    <> (select coalesce(max(e.sequence), 0) from run_event as e where e.run_id = r.run_id)
+where 1 = (
+    select case when count(*) <> r.version or coalesce(max(e.sequence), 0) <> r.version then 1 end
+    from run_event as e
+    where e.run_id = r.run_id
+  )
 union all
 select
   e.run_id,
@@ -2447,47 +2451,53 @@ select
   cast(e.sequence as text) as entity_id
 from run_event as e
 where e.from_status is not null
-  and not exists (
-    select 1
-    from state_transition as t
-    where t.entity = e.entity and t.from_status = e.from_status and t.to_status = e.to_status
+  and (e.entity, e.from_status, e.to_status) not in (
+    select t.entity, t.from_status, t.to_status from state_transition as t
   )
 union all
+-- A step stands behind its last event, so that one window counts them and looks back: a look for
+-- each of them would cost the square of a run's length.
 select
-  s.run_id,
+  c.run_id,
   'step_is_what_its_events_say' as rule,
-  s.step_key as entity_id
-from step_run as s
-where s.version <> (
-    select count(*)
+  c.entity_id
+from (
+  select
+    f.run_id, f.entity_id, f.version, f.status,
+    row_number() over (partition by f.run_id, f.entity_id order by f.sequence) - 1 as event_count,
+    lag(f.status) over (partition by f.run_id, f.entity_id order by f.sequence) as last_status
+  from (
+    select s.run_id, s.step_key as entity_id, s.version, s.status, 9223372036854775807 as sequence
+    from step_run as s
+    union all
+    select e.run_id, e.entity_id, cast(null as bigint) as version, e.to_status, e.sequence
     from run_event as e
-    where e.run_id = s.run_id and e.entity = 'step' and e.entity_id = s.step_key
-  )
-  or s.status is distinct from (
-    select e.to_status
-    from run_event as e
-    where e.run_id = s.run_id and e.entity = 'step' and e.entity_id = s.step_key
-    order by e.sequence desc
-    limit 1
-  )
+    where e.entity = 'step'
+  ) as f
+) as c
+where c.version <> c.event_count
+  or (c.version is not null and c.status is distinct from c.last_status)
 union all
 select
-  a.run_id,
+  c.run_id,
   'attempt_is_what_its_events_say' as rule,
-  a.attempt_id as entity_id
-from task_attempt as a
-where a.version <> (
-    select count(*)
+  c.entity_id
+from (
+  select
+    f.run_id, f.entity_id, f.version, f.status,
+    row_number() over (partition by f.run_id, f.entity_id order by f.sequence) - 1 as event_count,
+    lag(f.status) over (partition by f.run_id, f.entity_id order by f.sequence) as last_status
+  from (
+    select a.run_id, a.attempt_id as entity_id, a.version, a.status, 9223372036854775807 as sequence
+    from task_attempt as a
+    union all
+    select e.run_id, e.entity_id, cast(null as bigint) as version, e.to_status, e.sequence
     from run_event as e
-    where e.run_id = a.run_id and e.entity = 'attempt' and e.entity_id = a.attempt_id
-  )
-  or a.status is distinct from (
-    select e.to_status
-    from run_event as e
-    where e.run_id = a.run_id and e.entity = 'attempt' and e.entity_id = a.attempt_id
-    order by e.sequence desc
-    limit 1
-  )
+    where e.entity = 'attempt'
+  ) as f
+) as c
+where c.version <> c.event_count
+  or (c.version is not null and c.status is distinct from c.last_status)
 union all
 select
   r.run_id,
@@ -4439,197 +4449,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/schedule_part.sql sha256 9d35444ae5cd2156e9c715b007d723d383ad7b5299eb27502be3689bfb9c8c1c
--- PARTS OF THE SCHEDULE — what claims, commits and commands of an operator share.
-
--- HELPER   check_commit — the times that a scheduler has computed
--- RAISES   QL400
-create or replace function ql.check_commit (
-  p_cursor_ms bigint,
-  p_due_at_ms bigint,
-  p_observed_at_ms bigint,
-  p_next_at_ms bigint,
-  p_grace_ms bigint
-)
-returns void
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if not coalesce(
-    p_due_at_ms >= 0
-    and p_next_at_ms > p_observed_at_ms
-    and p_next_at_ms >= p_due_at_ms
-    and p_due_at_ms = coalesce(p_cursor_ms, p_due_at_ms)
-    and p_grace_ms between 0 and 300000,
-    false
-  ) then
-    raise exception 'the due time is the cursor, the next one is later than what was observed'
-      using errcode = 'QL400';
-  end if;
-end;
-$$;
-
--- HELPER   find_trigger — a trigger that its package still has
--- READS    trigger
--- RAISES   QL404
-create or replace function ql.find_trigger (p_package_key text, p_trigger_key text)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  perform
-  from ql.trigger as t
-  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> 'withdrawn';
-  if not found then
-    raise exception 'no trigger % in package %', p_trigger_key, p_package_key
-      using errcode = 'QL404';
-  end if;
-end;
-$$;
-
--- HELPER   hold_triggers — lock triggers of a package with their schedules; null is all of them
--- LOCKS    trigger, trigger_schedule, each by key (waits)
-create or replace function ql.hold_triggers (p_package_key text, p_trigger_key text)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  perform
-  from ql.trigger as t
-  where t.package_key = p_package_key and t.trigger_key = coalesce(p_trigger_key, t.trigger_key)
-  order by t.trigger_key
-  for no key update;
-  perform
-  from ql.trigger_schedule as s
-  where s.package_key = p_package_key and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
-  order by s.trigger_key
-  for no key update;
-end;
-$$;
-
--- HELPER   set_due — when the triggers of a package are looked at again; null is all of them. Who is
---          not active loses its claim.
--- LOCKS    none (the caller holds trigger and trigger_schedule)
--- READS    schedule_due
--- WRITES   trigger_schedule
-create or replace function ql.set_due (p_package_key text, p_trigger_key text)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  update ql.trigger_schedule as s
-  set
-    state_version = s.state_version + 1,
-    claim_owner = null,
-    claim_token = null,
-    claim_expires_at_ms = null,
-    claimed_at_ms = null,
-    seen_at_ms = null
-  from ql.trigger as t
-  where s.package_key = p_package_key
-    and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
-    and s.claim_token is not null
-    and t.package_key = s.package_key
-    and t.trigger_key = s.trigger_key
-    and t.state <> 'active';
-
-  update ql.trigger_schedule as s
-  set due_at_ms = d.due_at_ms
-  from ql.schedule_due as d
-  where s.package_key = p_package_key
-    and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
-    and d.package_key = s.package_key
-    and d.trigger_key = s.trigger_key
-    and d.due_at_ms is distinct from s.due_at_ms;
-end;
-$$;
-
--- HELPER   return_claim — nobody has it any more; it is due as it was
--- LOCKS    none (the caller holds trigger_schedule)
--- WRITES   trigger_schedule
-create or replace function ql.return_claim (p_package_key text, p_trigger_key text)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  update ql.trigger_schedule as s
-  set
-    state_version = s.state_version + 1,
-    claim_owner = null,
-    claim_token = null,
-    claim_expires_at_ms = null,
-    claimed_at_ms = null,
-    seen_at_ms = null
-  where s.package_key = p_package_key and s.trigger_key = p_trigger_key;
-  perform ql.set_due(p_package_key, p_trigger_key);
-end;
-$$;
-
--- HELPER   admit_occurrence — the run of a trigger, false when it is there already; runs of it that
---          have ended are forgotten
--- LOCKS    package_generation (for share; the caller holds trigger_schedule)
--- READS    trigger
--- WRITES   trigger_run, run, run_input; through ql.apply_effects
--- RAISES   QL404
-create or replace function ql.admit_occurrence (
-  p_run_id text,
-  p_package_key text,
-  p_trigger_key text,
-  p_scheduled_at_ms bigint
-)
-returns boolean
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  v_kind text;
-  v_target_key text;
-begin
-  delete from ql.trigger_run as m
-  where m.package_key = p_package_key
-    and m.trigger_key = p_trigger_key
-    and not exists (
-      select from ql.run as r where r.run_id = m.run_id and r.finished_at_ms is null
-    );
-  if exists (select from ql.run as r where r.run_id = p_run_id) then
-    return false;
-  end if;
-
-  select t.kind, t.target_key
-  into v_kind, v_target_key
-  from ql.trigger as t
-  where t.package_key = p_package_key and t.trigger_key = p_trigger_key;
-  if not ql.admit_run(
-    p_run_id,
-    p_package_key,
-    v_kind,
-    v_target_key,
-    coalesce(p_trigger_key || ' ' || p_scheduled_at_ms, p_trigger_key),
-    '{}',
-    null,
-    p_trigger_key,
-    p_scheduled_at_ms
-  ) then
-    return false;
-  end if;
-  insert into ql.trigger_run (package_key, trigger_key, run_id)
-  values (p_package_key, p_trigger_key, p_run_id);
-  return true;
-end;
-$$;
-
--- from sql/postgres/schedule.sql sha256 f82e01b795603c1a8e20869cfc2cf02858ce6d808b131ea1ccae80df15cac50f
+-- from sql/postgres/schedule.sql sha256 86f40517126bdb0961558b1f04e8f18e8d838545b265c7748c03a7edbd711374
 -- SCHEDULE — a due trigger fires once (DOMAIN §3.10). A scheduler claims what is due, computes the
 -- next times outside, by the pinned time zone database, and commits; whatever dies in between, the
 -- claim runs out, and the run's id is derived from trigger and time. Commit never waits for a row.
@@ -4640,7 +4460,7 @@ $$;
 -- WRITES   trigger_schedule
 -- RETURNS  what a scheduler needs to compute the next times; claim_version is the fence
 -- RAISES   QL400, QL503
--- REPLAY   none: another call takes others; a claim whose answer was lost runs out
+-- REPLAY   exact while anything of it is held: the same owner and token get the same
 create or replace function ql_scheduler.claim_schedule (p_owner text, p_token text, p_limit int)
 returns table (
   package_key text, trigger_key text, cron text, tz text, next_fire_at_ms bigint,
@@ -4669,6 +4489,25 @@ begin
   end if;
   if p_limit is null or p_limit not between 1 and 32 then
     raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
+  end if;
+
+  return query
+  select
+    s.package_key,
+    s.trigger_key,
+    t.cron,
+    t.tz,
+    s.next_fire_at_ms,
+    s.updated_at_ms,
+    s.state_version,
+    s.claim_version,
+    s.claimed_at_ms
+  from ql.trigger_schedule as s
+  join ql.trigger as t on t.package_key = s.package_key and t.trigger_key = s.trigger_key
+  where s.claim_token = p_token and s.claim_owner = p_owner
+  order by coalesce(s.next_fire_at_ms, 0), s.package_key, s.trigger_key;
+  if found then
+    return;
   end if;
 
   v_now := ql.now_ms();
@@ -4718,8 +4557,7 @@ begin
       s.next_fire_at_ms,
       s.updated_at_ms,
       s.state_version,
-      s.claim_version,
-      p.due_at_ms
+      s.claim_version
   )
   select
     c.package_key,
@@ -4733,7 +4571,7 @@ begin
     v_now
   from claimed as c
   join ql.trigger as t on t.package_key = c.package_key and t.trigger_key = c.trigger_key
-  order by c.due_at_ms, c.package_key, c.trigger_key;
+  order by coalesce(c.next_fire_at_ms, 0), c.package_key, c.trigger_key;
 end;
 $$;
 
@@ -4773,7 +4611,10 @@ as $$
 declare
   v_schedule ql.trigger_schedule;
   v_now bigint;
-  v_cursor bigint := case when p_due_at_ms > p_observed_at_ms then p_due_at_ms else p_next_at_ms end;
+  v_cursor bigint := case
+    when p_due_at_ms > p_observed_at_ms then p_due_at_ms
+    else p_next_at_ms
+  end;
   v_disposition text;
   v_cause text;
   v_run_id text;
@@ -4870,38 +4711,38 @@ begin
 end;
 $$;
 
--- from sql/postgres/schedule_trigger.sql sha256 22d7f3882030139a866a75cb581cecb18d54edc2155eef341fe3ba437bd88876
--- TRIGGERS — what an operator does with one: pause, resume, fire now. A withdrawn trigger is unknown
--- (DESIGN §5, generations). And what a scheduler does with one that raised.
-
--- HELPER   set_trigger — move a trigger between active and paused
--- LOCKS    trigger, trigger_schedule (waits)
--- WRITES   trigger, trigger_schedule, trigger_fault
--- RAISES   QL404
-create or replace function ql.set_trigger (
-  p_package_key text,
-  p_trigger_key text,
-  p_state text
+-- HELPER   check_commit — the times that a scheduler has computed
+-- RAISES   QL400
+create or replace function ql.check_commit (
+  p_cursor_ms bigint,
+  p_due_at_ms bigint,
+  p_observed_at_ms bigint,
+  p_next_at_ms bigint,
+  p_grace_ms bigint
 )
 returns void
 language plpgsql
-volatile
+immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform ql.hold_triggers(p_package_key, p_trigger_key);
-  perform ql.find_trigger(p_package_key, p_trigger_key);
-
-  if p_state = 'active' then
-    delete from ql.trigger_fault as f
-    where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
+  if not coalesce(
+    p_due_at_ms >= 0
+    and p_next_at_ms > p_observed_at_ms
+    and p_next_at_ms >= p_due_at_ms
+    and p_due_at_ms = coalesce(p_cursor_ms, p_due_at_ms)
+    and p_grace_ms between 0 and 300000,
+    false
+  ) then
+    raise exception 'the due time is the cursor, the next one is later than what was observed'
+      using errcode = 'QL400';
   end if;
-  update ql.trigger as t
-  set state = p_state, updated_at_ms = ql.now_ms()
-  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> p_state;
-  perform ql.set_due(p_package_key, p_trigger_key);
 end;
 $$;
+
+-- from sql/postgres/schedule_trigger.sql sha256 41b9461a08c70f3c33d60d2a22a9f7264f413f0a13a5ad8e7b80d8f999c5ea8f
+-- TRIGGERS — what an operator does with one: pause, resume, fire now. A withdrawn one is unknown
+-- (DESIGN §5, generations).
 
 -- STEP     pause_trigger — a paused trigger does not fire; its cursor stays where it is
 -- LOCKS    trigger, trigger_schedule (waits)
@@ -4925,6 +4766,7 @@ as $$
 begin
   perform ql.assert_read_committed();
   perform ql.set_trigger(p_package_key, p_trigger_key, 'paused');
+  perform ql.set_due(p_package_key, p_trigger_key);
   return query select p_trigger_key, 'paused';
 end;
 $$;
@@ -4952,6 +4794,9 @@ as $$
 begin
   perform ql.assert_read_committed();
   perform ql.set_trigger(p_package_key, p_trigger_key, 'active');
+  delete from ql.trigger_fault as f
+  where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
+  perform ql.set_due(p_package_key, p_trigger_key);
   return query select p_trigger_key, 'active';
 end;
 $$;
@@ -5020,6 +4865,130 @@ begin
   where r.run_id = v_run_id;
 end;
 $$;
+
+-- HELPER   admit_occurrence — the run of a trigger, false when it is there already; runs of it that
+--          have ended are forgotten
+-- LOCKS    package_generation (for share; the caller holds trigger_schedule)
+-- READS    trigger
+-- WRITES   trigger_run, run, run_input; through ql.apply_effects
+-- RAISES   QL404
+create or replace function ql.admit_occurrence (
+  p_run_id text,
+  p_package_key text,
+  p_trigger_key text,
+  p_scheduled_at_ms bigint
+)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_kind text;
+  v_target_key text;
+begin
+  delete from ql.trigger_run as m
+  where m.package_key = p_package_key
+    and m.trigger_key = p_trigger_key
+    and not exists (
+      select from ql.run as r where r.run_id = m.run_id and r.finished_at_ms is null
+    );
+  if exists (select from ql.run as r where r.run_id = p_run_id) then
+    return false;
+  end if;
+
+  select t.kind, t.target_key
+  into v_kind, v_target_key
+  from ql.trigger as t
+  where t.package_key = p_package_key and t.trigger_key = p_trigger_key;
+  if not ql.admit_run(
+    p_run_id,
+    p_package_key,
+    v_kind,
+    v_target_key,
+    coalesce(p_trigger_key || ' ' || p_scheduled_at_ms, p_trigger_key),
+    '{}',
+    null,
+    p_trigger_key,
+    p_scheduled_at_ms
+  ) then
+    return false;
+  end if;
+  insert into ql.trigger_run (package_key, trigger_key, run_id)
+  values (p_package_key, p_trigger_key, p_run_id);
+  return true;
+end;
+$$;
+
+-- HELPER   set_trigger — move a trigger between active and paused
+-- LOCKS    trigger, trigger_schedule (waits)
+-- WRITES   trigger
+-- RAISES   QL404
+create or replace function ql.set_trigger (
+  p_package_key text,
+  p_trigger_key text,
+  p_state text
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform ql.hold_triggers(p_package_key, p_trigger_key);
+  perform ql.find_trigger(p_package_key, p_trigger_key);
+
+  update ql.trigger as t
+  set state = p_state, updated_at_ms = ql.now_ms()
+  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> p_state;
+end;
+$$;
+
+-- HELPER   find_trigger — a trigger that its package still has
+-- READS    trigger
+-- RAISES   QL404
+create or replace function ql.find_trigger (p_package_key text, p_trigger_key text)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform
+  from ql.trigger as t
+  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> 'withdrawn';
+  if not found then
+    raise exception 'no trigger % in package %', p_trigger_key, p_package_key
+      using errcode = 'QL404';
+  end if;
+end;
+$$;
+
+-- HELPER   hold_triggers — lock triggers of a package with their schedules; null is all of them
+-- LOCKS    trigger, trigger_schedule, each by key (waits)
+create or replace function ql.hold_triggers (p_package_key text, p_trigger_key text)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform
+  from ql.trigger as t
+  where t.package_key = p_package_key and t.trigger_key = coalesce(p_trigger_key, t.trigger_key)
+  order by t.trigger_key
+  for no key update;
+  perform
+  from ql.trigger_schedule as s
+  where s.package_key = p_package_key and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
+  order by s.trigger_key
+  for no key update;
+end;
+$$;
+
+-- from sql/postgres/schedule_fault.sql sha256 de6136384139c6f489b47e72c14ed12c951b1c5cb9b8be9d8899d53c1a250ddd
+-- FAULTS OF TRIGGERS — what a scheduler does with one that raised, and when any of them is looked at
+-- again.
 
 -- STEP     record_trigger_fault — a trigger raised: keep the error, try again later (1 s, then twice
 --          as long each time, up to 5 min), and let the others pass
@@ -5094,6 +5063,68 @@ begin
     next_try_at_ms = excluded.next_try_at_ms;
   perform ql.return_claim(p_package_key, p_trigger_key);
   return query select v_count, v_next;
+end;
+$$;
+
+-- HELPER   return_claim — nobody has it any more; it is due as it was
+-- LOCKS    none (the caller holds trigger_schedule)
+-- WRITES   trigger_schedule
+create or replace function ql.return_claim (p_package_key text, p_trigger_key text)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  update ql.trigger_schedule as s
+  set
+    state_version = s.state_version + 1,
+    claim_owner = null,
+    claim_token = null,
+    claim_expires_at_ms = null,
+    claimed_at_ms = null,
+    seen_at_ms = null
+  where s.package_key = p_package_key and s.trigger_key = p_trigger_key;
+  perform ql.set_due(p_package_key, p_trigger_key);
+end;
+$$;
+
+-- HELPER   set_due — when the triggers of a package are looked at again; null is all of them. One that
+--          is not active loses its claim
+-- LOCKS    none (the caller holds trigger and trigger_schedule)
+-- READS    schedule_due
+-- WRITES   trigger_schedule
+create or replace function ql.set_due (p_package_key text, p_trigger_key text)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  update ql.trigger_schedule as s
+  set
+    state_version = s.state_version + 1,
+    claim_owner = null,
+    claim_token = null,
+    claim_expires_at_ms = null,
+    claimed_at_ms = null,
+    seen_at_ms = null
+  from ql.trigger as t
+  where s.package_key = p_package_key
+    and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
+    and s.claim_token is not null
+    and t.package_key = s.package_key
+    and t.trigger_key = s.trigger_key
+    and t.state <> 'active';
+
+  update ql.trigger_schedule as s
+  set due_at_ms = d.due_at_ms
+  from ql.schedule_due as d
+  where s.package_key = p_package_key
+    and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
+    and d.package_key = s.package_key
+    and d.trigger_key = s.trigger_key
+    and d.due_at_ms is distinct from s.due_at_ms;
 end;
 $$;
 
@@ -6112,7 +6143,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch.sql sha256 6326bd0fed39e9526e5f78239130453cfbe941ce52167e6aa2aaeabe76e1ffdf
+-- from sql/postgres/dispatch.sql sha256 f52dee6255c001c00a77234b6bcf074c7f172b0025a19a6a65fe0b734580fbb7
 -- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
 -- What a holder of a lease may do with it is in dispatch_start.sql.
 -- What runs for each step of a workflow has `plan_cache_mode = force_generic_plan`: decisions are
@@ -6150,13 +6181,10 @@ begin
   perform ql.assert_read_committed();
   if coalesce(length(p_worker_id), 0) not between 1 and 36
     or coalesce(length(p_session_id), 0) not between 1 and 36
-    or octet_length(p_queues) > 131072
-    or jsonb_array_length(ql.command_list(p_queues)) = 0
+    or octet_length(p_queues) > 131072 or jsonb_array_length(ql.command_list(p_queues)) = 0
     or exists (
-      select
-      from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
-      where jsonb_typeof(q.value) <> 'string'
-        or length(q.value #>> '{}') not between 1 and 200
+      select from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
+      where jsonb_typeof(q.value) <> 'string' or length(q.value #>> '{}') not between 1 and 200
     )
     or coalesce(p_slots, 0) not between 1 and 1024
     or coalesce(p_self_fencing, -1) not in (0, 1)
@@ -7766,11 +7794,11 @@ begin
 end;
 $$;
 
--- from sql/postgres/grant.sql sha256 d3d0946afa85fb819452ab79b209d692286fd5a59991a321461dcb19a5fba0cc
+-- from sql/postgres/grant.sql sha256 e5bf3b6dab06ba056240d7f2ef1daa22b62a5703d7446e037bbe87d7ee705d9f
 -- GRANTS — who may do what (DESIGN §8). PUBLIC may do nothing; the groups may only execute the
 -- functions in the schema of their name, and ql_reader may select from the views.
 -- ql_authority, as whom those functions run, may change the columns below the line "moves" in
--- table.sql; history and inputs it may only add to; nothing but what is due or failed may it delete.
+-- table.sql; history and inputs it may only add to; only what is due, open or failed may it delete.
 -- ql_retention, as whom purge_runs runs, may delete runs with all that is theirs, and add nothing.
 -- Run again after every change of functions: it leaves everything as it says here.
 
@@ -7853,7 +7881,8 @@ grant update (
 ) on ql.trigger to ql_authority;
 grant update (
   next_fire_at_ms, last_scheduled_at_ms, state_version, claim_owner, claim_token, claim_version,
-  claim_expires_at_ms, updated_at_ms, due_at_ms, claimed_at_ms, seen_at_ms, last_outcome, last_run_id
+  claim_expires_at_ms, updated_at_ms, due_at_ms, claimed_at_ms, seen_at_ms, last_outcome,
+  last_run_id
 ) on ql.trigger_schedule to ql_authority;
 grant update (
   status, version, attempt_count, cancel_requested_at_ms, cancel_reason, result_code,

@@ -1231,10 +1231,11 @@ from (
     and (select r.version from run as r where r.run_id = k.run_id) = 0
 ) as e;
 
--- from sql/decision/schedule.sql sha256 8c5362e72baa651c30cb1228df227d64ab84db5ea9f343d189c73c814257a7ed
--- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each way
--- in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at most
--- the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was observed.
+-- from sql/decision/schedule.sql sha256 0b91925a6047542777a7101ad456810c76e79377b3401987b8f43999f29882f4
+-- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each
+-- way in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at
+-- most the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was
+-- observed.
 --
 --   initialize   the cursor is set, nothing starts
 --   skip         the occurrence is over without a run; `cause` says why
@@ -2346,7 +2347,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 1d816a61c91868eb14bb50a9a30f1abba50693def2188cf139577ced7b3143eb
+-- from sql/decision/violation.sql sha256 043d86be22b224d946c061b5b62ac17921758e15d3e206413f52474204a5e741
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2423,9 +2424,11 @@ select
   'run_version_is_its_event_count' as rule,
   r.run_id as entity_id
 from run as r
-where r.version <> (select count(*) from run_event as e where e.run_id = r.run_id)
-  or r.version
-    <> (select coalesce(max(e.sequence), 0) from run_event as e where e.run_id = r.run_id)
+where 1 = (
+    select case when count(*) <> r.version or coalesce(max(e.sequence), 0) <> r.version then 1 end
+    from run_event as e
+    where e.run_id = r.run_id
+  )
 union all
 select
   e.run_id,
@@ -2441,47 +2444,53 @@ select
   cast(e.sequence as text) as entity_id
 from run_event as e
 where e.from_status is not null
-  and not exists (
-    select 1
-    from state_transition as t
-    where t.entity = e.entity and t.from_status = e.from_status and t.to_status = e.to_status
+  and (e.entity, e.from_status, e.to_status) not in (
+    select t.entity, t.from_status, t.to_status from state_transition as t
   )
 union all
+-- A step stands behind its last event, so that one window counts them and looks back: a look for
+-- each of them would cost the square of a run's length.
 select
-  s.run_id,
+  c.run_id,
   'step_is_what_its_events_say' as rule,
-  s.step_key as entity_id
-from step_run as s
-where s.version <> (
-    select count(*)
+  c.entity_id
+from (
+  select
+    f.run_id, f.entity_id, f.version, f.status,
+    row_number() over (partition by f.run_id, f.entity_id order by f.sequence) - 1 as event_count,
+    lag(f.status) over (partition by f.run_id, f.entity_id order by f.sequence) as last_status
+  from (
+    select s.run_id, s.step_key as entity_id, s.version, s.status, 9223372036854775807 as sequence
+    from step_run as s
+    union all
+    select e.run_id, e.entity_id, cast(null as bigint) as version, e.to_status, e.sequence
     from run_event as e
-    where e.run_id = s.run_id and e.entity = 'step' and e.entity_id = s.step_key
-  )
-  or s.status is distinct from (
-    select e.to_status
-    from run_event as e
-    where e.run_id = s.run_id and e.entity = 'step' and e.entity_id = s.step_key
-    order by e.sequence desc
-    limit 1
-  )
+    where e.entity = 'step'
+  ) as f
+) as c
+where c.version <> c.event_count
+  or (c.version is not null and c.status is distinct from c.last_status)
 union all
 select
-  a.run_id,
+  c.run_id,
   'attempt_is_what_its_events_say' as rule,
-  a.attempt_id as entity_id
-from task_attempt as a
-where a.version <> (
-    select count(*)
+  c.entity_id
+from (
+  select
+    f.run_id, f.entity_id, f.version, f.status,
+    row_number() over (partition by f.run_id, f.entity_id order by f.sequence) - 1 as event_count,
+    lag(f.status) over (partition by f.run_id, f.entity_id order by f.sequence) as last_status
+  from (
+    select a.run_id, a.attempt_id as entity_id, a.version, a.status, 9223372036854775807 as sequence
+    from task_attempt as a
+    union all
+    select e.run_id, e.entity_id, cast(null as bigint) as version, e.to_status, e.sequence
     from run_event as e
-    where e.run_id = a.run_id and e.entity = 'attempt' and e.entity_id = a.attempt_id
-  )
-  or a.status is distinct from (
-    select e.to_status
-    from run_event as e
-    where e.run_id = a.run_id and e.entity = 'attempt' and e.entity_id = a.attempt_id
-    order by e.sequence desc
-    limit 1
-  )
+    where e.entity = 'attempt'
+  ) as f
+) as c
+where c.version <> c.event_count
+  or (c.version is not null and c.status is distinct from c.last_status)
 union all
 select
   r.run_id,

@@ -95,6 +95,7 @@ class Lazy(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Be the command line; help and usage as well may go where nothing can be written."""
+        hold_streams()
         try:
             return super().main(*args, **kwargs)
         except OSError as error:  # commands tell of their own
@@ -109,6 +110,15 @@ class Lazy(click.Group):
             formatter.write_dl(
                 [(name, one.get_short_help_str(SENTENCE)) for name, one in commands if one]
             )
+
+
+def hold_streams() -> None:
+    """Where a standard stream is closed, put /dev/null: else a file of ours would be one."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free
 
 
 @click.command(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})

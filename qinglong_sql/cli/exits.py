@@ -147,6 +147,8 @@ def unavailable(error: BaseException) -> tuple[Exit, str] | None:
         return Exit.NOT_READY, f"not ready: PostgreSQL: {first_line(error)}"
     if kind.startswith("sqlite3."):
         return Exit.NOT_READY, f"not ready: SQLite: {first_line(error)}{hint(error)}"
+    if type(error).__name__ == "LaunchFailed":
+        return Exit.NOT_READY, f"not ready: no execution can begin here: {error}{hint(error)}"
     if isinstance(error, Unsaid):
         return Exit.NOT_READY, f"standard output: {error.strerror}; it does not hold all of it"
     if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd

@@ -20,14 +20,15 @@ def hint(error: BaseException) -> str:
     """What to add to the words of SQLite or of the system, with a leading separator, if any."""
     name = name_of(error) if isinstance(error, sqlite3.Error) else ""
     path = _file()
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        if error.filename:
-            return f"{_room(Path(str(error.filename)))}; make room there; try again"
+    number, at = getattr(error, "errno", None), getattr(error, "filename", None)
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        if at:
+            return f"{_room(Path(str(at)))}; make room there; try again"
         if path:
             where = f" in {path.parent}{_room(path)}"
             return f"{where} (logs and receipts of executions); make room there; try again"
-    if isinstance(error, OSError) and error.errno == errno.EIO:
-        where = f" in {path.parent}" if path and not error.filename else ""
+    if number == errno.EIO:
+        where = f" in {path.parent}" if path and not at else ""
         return f"{where}: look at the disk and its kernel messages (dmesg); try again"
     if path is None or not name.startswith(WITH_HINT):
         return ""

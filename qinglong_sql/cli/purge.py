@@ -1,6 +1,8 @@
 """`purge`: what ended long ago goes, and how much room that makes."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from qinglong_sql.store import SQLITE, Span, Store, snapshot
 
 COUNT_MOST = 10_000
 SHOWN = 20
+GONE_S = 10.0  # a command that looks is over by then
 
 
 @click.command()
@@ -65,14 +68,15 @@ def purge(
             return
         if due["runs"]:
             consent(yes, f"deletes {told(due)} for good")
-        done = purged(store, before_ms, limit, state_folder(dsn))
-    row: dict[str, Any] = {**asdict(done), "before_ms": before_ms}
+        with for_itself(dsn) if vacuum else nullcontext():
+            done = purged(store, before_ms, limit, state_folder(dsn))
+            row: dict[str, Any] = {**asdict(done), "before_ms": before_ms}
+            if vacuum:
+                row["before_vacuum"] = snapshot.pages(file_of(dsn, "purge"))
+                store.close()
+                rewrite(file_of(dsn, "purge"), done.runs)
     if dsn.startswith(SQLITE):
-        path = file_of(dsn, "purge")
-        if vacuum:
-            row["before_vacuum"] = snapshot.pages(path)
-            rewrite(dsn, path)
-        row |= snapshot.pages(path)
+        row |= snapshot.pages(file_of(dsn, "purge"))
     if as_json:
         print_json(row)
     else:
@@ -155,20 +159,46 @@ def purged(store: Store, before_ms: int, limit: int | None, folder: Path) -> Pur
         )
 
 
-def rewrite(dsn: str, path: Path) -> None:
-    """Raises Refused while others use the file, or without room for the live pages twice."""
-    now = snapshot.pages(path)
-    needed = 2 * (now["file_bytes"] - now["free_bytes"])
-    free = snapshot.room(path.parent)
+@contextmanager
+def for_itself(dsn: str) -> Iterator[None]:
+    """Keep everybody out from before the first run is deleted until the file is rewritten.
+
+    Raises Refused, and nothing is deleted, while others use the file, or without the room that its
+    live pages need now, twice.
+    """
+    path = file_of(dsn, "purge")
+    needed, free = room_of(path)
     if free < needed:
         raise Refused(
-            f"{path.parent} has {size_text(free)} free; --vacuum needs {size_text(needed)}"
+            f"{path.parent} has {size_text(free)} free; --vacuum needs {size_text(needed)} now:"
+            " nothing is purged; without --vacuum it is, and then --vacuum needs less"
         )
     with alone(dsn, "--vacuum"):
         pids = openers(path)
         if pids:
-            raise Refused(f"{path} is open in process {pids[0]}; end it before --vacuum")
-        snapshot.vacuum(path)
+            raise Refused(
+                f"{path} is open in process {pids[0]}; end it before --vacuum: nothing is purged"
+            )
+        yield
+
+
+def room_of(path: Path) -> tuple[int, int]:
+    """Bytes that rewriting a file takes beside it, and bytes that are free there."""
+    now = snapshot.pages(path)
+    return 2 * (now["file_bytes"] - now["free_bytes"]), snapshot.room(path.parent)
+
+
+def rewrite(path: Path, runs: int) -> None:
+    """Raises Refused when somebody who only looks came meanwhile and stays."""
+    end = time.monotonic() + GONE_S
+    while pids := openers(path):
+        if time.monotonic() > end:
+            raise Refused(
+                f"{path} is open in process {pids[0]} by now, and is not made smaller;"
+                f" {count_text(runs, 'run')} purged: end it, and repeat the command"
+            )
+        time.sleep(0.1)
+    snapshot.vacuum(path)
 
 
 def summary(row: dict[str, Any]) -> str:

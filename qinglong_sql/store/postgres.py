@@ -13,6 +13,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from qinglong_sql.canonical import storable
 from qinglong_sql.errors import Malformed, NotReady, QinglongError, error_of
 from qinglong_sql.store import VIEWS, Row, select_text
 from qinglong_sql.store.steps import STEPS, Contended, check_params
@@ -180,7 +181,8 @@ class PostgresStore:
             if self.ends_cycle(error):
                 raise
             with contextlib.suppress(Contended):
-                self.call("record_fault", p_run_id=run_id, p_stage=stage.agenda, p_error=str(error))
+                said = storable(str(error))
+                self.call("record_fault", p_run_id=run_id, p_stage=stage.agenda, p_error=said)
             return _outcome("faulted")
         if row["outcome"] == "contended":
             self.contended += 1

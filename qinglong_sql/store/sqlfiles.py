@@ -37,6 +37,7 @@ WORDS = (
     "admission_retry",
     "schedule",
     "schedule_trigger",
+    "schedule_fault",
     "agenda",
     "frontier",
     "task_admission",

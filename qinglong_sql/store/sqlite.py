@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from qinglong_sql.canonical import storable
 from qinglong_sql.errors import NotReady, QinglongError, error_of
 from qinglong_sql.limits import SQLITE_BUSY_MS, SQLITE_CACHED_STATEMENTS
 from qinglong_sql.migrate import stands_at, upgrade_sqlite
@@ -19,7 +20,7 @@ from qinglong_sql.store.place import Place
 from qinglong_sql.store.sqlfiles import Part, Step, sqlite_steps
 from qinglong_sql.store.sqlite_error import absent, ends_cycle, name_of, typed
 from qinglong_sql.store.sqlite_functions import FUNCTIONS
-from qinglong_sql.store.sqlite_lock import begin_immediate, commit
+from qinglong_sql.store.sqlite_lock import READ_ONLY, begin_immediate, commit
 from qinglong_sql.store.sqlite_shipped import newest_revision
 from qinglong_sql.store.steps import check_params
 
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 Profile = Literal["standalone", "edge"]
 
 FLOOR = (3, 40)
-READ_ONLY = frozenset(
-    {"due_page", "due_task_cancellations", "attempt_input", "missing_agenda", "claim_schedule"}
-)
 # what nearly always has nothing to do, and the step that sees it without the lock
 LOOKS = {"sweep_agenda": "missing_agenda"}
 
@@ -74,6 +72,7 @@ class SqliteStore:
     """
 
     engine: Literal["sqlite", "postgres"] = "sqlite"
+    ends_cycle = staticmethod(ends_cycle)
 
     def __init__(
         self,
@@ -158,10 +157,6 @@ class SqliteStore:
         with self._turn:
             return stands_at(self._connection)
 
-    def ends_cycle(self, error: Exception) -> bool:
-        """Whether an error is the file's or the machine's trouble, and no one candidate's."""
-        return ends_cycle(error)
-
     def close(self) -> None:
         """Close the file; a later call raises sqlite3.ProgrammingError."""
         with self._turn:
@@ -209,7 +204,8 @@ class SqliteStore:
         except (QinglongError, sqlite3.Error) as error:
             if ends_cycle(error):
                 raise
-            self.call("record_fault", p_run_id=run_id, p_stage=stage.agenda, p_error=str(error))
+            said = storable(str(error))
+            self.call("record_fault", p_run_id=run_id, p_stage=stage.agenda, p_error=said)
             row = {"outcome": "faulted"}
         return {
             "outcome": row["outcome"],

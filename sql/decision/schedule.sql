@@ -1,6 +1,7 @@
--- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each way
--- in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at most
--- the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was observed.
+-- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each
+-- way in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at
+-- most the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was
+-- observed.
 --
 --   initialize   the cursor is set, nothing starts
 --   skip         the occurrence is over without a run; `cause` says why

@@ -35,13 +35,10 @@ begin
   perform ql.assert_read_committed();
   if coalesce(length(p_worker_id), 0) not between 1 and 36
     or coalesce(length(p_session_id), 0) not between 1 and 36
-    or octet_length(p_queues) > 131072
-    or jsonb_array_length(ql.command_list(p_queues)) = 0
+    or octet_length(p_queues) > 131072 or jsonb_array_length(ql.command_list(p_queues)) = 0
     or exists (
-      select
-      from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
-      where jsonb_typeof(q.value) <> 'string'
-        or length(q.value #>> '{}') not between 1 and 200
+      select from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
+      where jsonb_typeof(q.value) <> 'string' or length(q.value #>> '{}') not between 1 and 200
     )
     or coalesce(p_slots, 0) not between 1 and 1024
     or coalesce(p_self_fencing, -1) not in (0, 1)

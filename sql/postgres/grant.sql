@@ -1,7 +1,7 @@
 -- GRANTS — who may do what (DESIGN §8). PUBLIC may do nothing; the groups may only execute the
 -- functions in the schema of their name, and ql_reader may select from the views.
 -- ql_authority, as whom those functions run, may change the columns below the line "moves" in
--- table.sql; history and inputs it may only add to; nothing but what is due or failed may it delete.
+-- table.sql; history and inputs it may only add to; only what is due, open or failed may it delete.
 -- ql_retention, as whom purge_runs runs, may delete runs with all that is theirs, and add nothing.
 -- Run again after every change of functions: it leaves everything as it says here.
 
@@ -84,7 +84,8 @@ grant update (
 ) on ql.trigger to ql_authority;
 grant update (
   next_fire_at_ms, last_scheduled_at_ms, state_version, claim_owner, claim_token, claim_version,
-  claim_expires_at_ms, updated_at_ms, due_at_ms, claimed_at_ms, seen_at_ms, last_outcome, last_run_id
+  claim_expires_at_ms, updated_at_ms, due_at_ms, claimed_at_ms, seen_at_ms, last_outcome,
+  last_run_id
 ) on ql.trigger_schedule to ql_authority;
 grant update (
   status, version, attempt_count, cancel_requested_at_ms, cancel_reason, result_code,

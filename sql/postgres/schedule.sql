@@ -8,7 +8,7 @@
 -- WRITES   trigger_schedule
 -- RETURNS  what a scheduler needs to compute the next times; claim_version is the fence
 -- RAISES   QL400, QL503
--- REPLAY   none: another call takes others; a claim whose answer was lost runs out
+-- REPLAY   exact while anything of it is held: the same owner and token get the same
 create or replace function ql_scheduler.claim_schedule (p_owner text, p_token text, p_limit int)
 returns table (
   package_key text, trigger_key text, cron text, tz text, next_fire_at_ms bigint,
@@ -37,6 +37,25 @@ begin
   end if;
   if p_limit is null or p_limit not between 1 and 32 then
     raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
+  end if;
+
+  return query
+  select
+    s.package_key,
+    s.trigger_key,
+    t.cron,
+    t.tz,
+    s.next_fire_at_ms,
+    s.updated_at_ms,
+    s.state_version,
+    s.claim_version,
+    s.claimed_at_ms
+  from ql.trigger_schedule as s
+  join ql.trigger as t on t.package_key = s.package_key and t.trigger_key = s.trigger_key
+  where s.claim_token = p_token and s.claim_owner = p_owner
+  order by coalesce(s.next_fire_at_ms, 0), s.package_key, s.trigger_key;
+  if found then
+    return;
   end if;
 
   v_now := ql.now_ms();
@@ -86,8 +105,7 @@ begin
       s.next_fire_at_ms,
       s.updated_at_ms,
       s.state_version,
-      s.claim_version,
-      p.due_at_ms
+      s.claim_version
   )
   select
     c.package_key,
@@ -101,7 +119,7 @@ begin
     v_now
   from claimed as c
   join ql.trigger as t on t.package_key = c.package_key and t.trigger_key = c.trigger_key
-  order by c.due_at_ms, c.package_key, c.trigger_key;
+  order by coalesce(c.next_fire_at_ms, 0), c.package_key, c.trigger_key;
 end;
 $$;
 
@@ -141,7 +159,10 @@ as $$
 declare
   v_schedule ql.trigger_schedule;
   v_now bigint;
-  v_cursor bigint := case when p_due_at_ms > p_observed_at_ms then p_due_at_ms else p_next_at_ms end;
+  v_cursor bigint := case
+    when p_due_at_ms > p_observed_at_ms then p_due_at_ms
+    else p_next_at_ms
+  end;
   v_disposition text;
   v_cause text;
   v_run_id text;
@@ -235,5 +256,34 @@ begin
     updated_at_ms = v_now
   where s.package_key = p_package_key and s.trigger_key = p_trigger_key;
   return query select 'applied', v_disposition, v_cause, v_run_id, v_cursor;
+end;
+$$;
+
+-- HELPER   check_commit — the times that a scheduler has computed
+-- RAISES   QL400
+create or replace function ql.check_commit (
+  p_cursor_ms bigint,
+  p_due_at_ms bigint,
+  p_observed_at_ms bigint,
+  p_next_at_ms bigint,
+  p_grace_ms bigint
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if not coalesce(
+    p_due_at_ms >= 0
+    and p_next_at_ms > p_observed_at_ms
+    and p_next_at_ms >= p_due_at_ms
+    and p_due_at_ms = coalesce(p_cursor_ms, p_due_at_ms)
+    and p_grace_ms between 0 and 300000,
+    false
+  ) then
+    raise exception 'the due time is the cursor, the next one is later than what was observed'
+      using errcode = 'QL400';
+  end if;
 end;
 $$;

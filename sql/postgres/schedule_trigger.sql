@@ -1,34 +1,5 @@
--- TRIGGERS — what an operator does with one: pause, resume, fire now. A withdrawn trigger is unknown
--- (DESIGN §5, generations). And what a scheduler does with one that raised.
-
--- HELPER   set_trigger — move a trigger between active and paused
--- LOCKS    trigger, trigger_schedule (waits)
--- WRITES   trigger, trigger_schedule, trigger_fault
--- RAISES   QL404
-create or replace function ql.set_trigger (
-  p_package_key text,
-  p_trigger_key text,
-  p_state text
-)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  perform ql.hold_triggers(p_package_key, p_trigger_key);
-  perform ql.find_trigger(p_package_key, p_trigger_key);
-
-  if p_state = 'active' then
-    delete from ql.trigger_fault as f
-    where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
-  end if;
-  update ql.trigger as t
-  set state = p_state, updated_at_ms = ql.now_ms()
-  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> p_state;
-  perform ql.set_due(p_package_key, p_trigger_key);
-end;
-$$;
+-- TRIGGERS — what an operator does with one: pause, resume, fire now. A withdrawn one is unknown
+-- (DESIGN §5, generations).
 
 -- STEP     pause_trigger — a paused trigger does not fire; its cursor stays where it is
 -- LOCKS    trigger, trigger_schedule (waits)
@@ -52,6 +23,7 @@ as $$
 begin
   perform ql.assert_read_committed();
   perform ql.set_trigger(p_package_key, p_trigger_key, 'paused');
+  perform ql.set_due(p_package_key, p_trigger_key);
   return query select p_trigger_key, 'paused';
 end;
 $$;
@@ -79,6 +51,9 @@ as $$
 begin
   perform ql.assert_read_committed();
   perform ql.set_trigger(p_package_key, p_trigger_key, 'active');
+  delete from ql.trigger_fault as f
+  where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
+  perform ql.set_due(p_package_key, p_trigger_key);
   return query select p_trigger_key, 'active';
 end;
 $$;
@@ -148,78 +123,122 @@ begin
 end;
 $$;
 
--- STEP     record_trigger_fault — a trigger raised: keep the error, try again later (1 s, then twice
---          as long each time, up to 5 min), and let the others pass
--- LOCKS    trigger_schedule (skip locked)
--- READS    trigger_fault
--- WRITES   trigger_fault, trigger_schedule
--- RETURNS  fault_count, next_try_at_ms; no row when it is not as the caller saw it
--- RAISES   QL400, QL503
--- REPLAY   no row: the state has moved
-create or replace function ql_scheduler.record_trigger_fault (
+-- HELPER   admit_occurrence — the run of a trigger, false when it is there already; runs of it that
+--          have ended are forgotten
+-- LOCKS    package_generation (for share; the caller holds trigger_schedule)
+-- READS    trigger
+-- WRITES   trigger_run, run, run_input; through ql.apply_effects
+-- RAISES   QL404
+create or replace function ql.admit_occurrence (
+  p_run_id text,
   p_package_key text,
   p_trigger_key text,
-  p_state_version bigint,
-  p_error text
+  p_scheduled_at_ms bigint
 )
-returns table (fault_count bigint, next_try_at_ms bigint)
+returns boolean
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set lock_timeout = '1s'
 as $$
 declare
-  v_now bigint;
-  v_count bigint;
-  v_next bigint;
+  v_kind text;
+  v_target_key text;
 begin
-  perform ql.assert_read_committed();
-  if p_error is null then
-    raise exception 'a fault has an error' using errcode = 'QL400';
+  delete from ql.trigger_run as m
+  where m.package_key = p_package_key
+    and m.trigger_key = p_trigger_key
+    and not exists (
+      select from ql.run as r where r.run_id = m.run_id and r.finished_at_ms is null
+    );
+  if exists (select from ql.run as r where r.run_id = p_run_id) then
+    return false;
   end if;
+
+  select t.kind, t.target_key
+  into v_kind, v_target_key
+  from ql.trigger as t
+  where t.package_key = p_package_key and t.trigger_key = p_trigger_key;
+  if not ql.admit_run(
+    p_run_id,
+    p_package_key,
+    v_kind,
+    v_target_key,
+    coalesce(p_trigger_key || ' ' || p_scheduled_at_ms, p_trigger_key),
+    '{}',
+    null,
+    p_trigger_key,
+    p_scheduled_at_ms
+  ) then
+    return false;
+  end if;
+  insert into ql.trigger_run (package_key, trigger_key, run_id)
+  values (p_package_key, p_trigger_key, p_run_id);
+  return true;
+end;
+$$;
+
+-- HELPER   set_trigger — move a trigger between active and paused
+-- LOCKS    trigger, trigger_schedule (waits)
+-- WRITES   trigger
+-- RAISES   QL404
+create or replace function ql.set_trigger (
+  p_package_key text,
+  p_trigger_key text,
+  p_state text
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform ql.hold_triggers(p_package_key, p_trigger_key);
+  perform ql.find_trigger(p_package_key, p_trigger_key);
+
+  update ql.trigger as t
+  set state = p_state, updated_at_ms = ql.now_ms()
+  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> p_state;
+end;
+$$;
+
+-- HELPER   find_trigger — a trigger that its package still has
+-- READS    trigger
+-- RAISES   QL404
+create or replace function ql.find_trigger (p_package_key text, p_trigger_key text)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform
+  from ql.trigger as t
+  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> 'withdrawn';
+  if not found then
+    raise exception 'no trigger % in package %', p_trigger_key, p_package_key
+      using errcode = 'QL404';
+  end if;
+end;
+$$;
+
+-- HELPER   hold_triggers — lock triggers of a package with their schedules; null is all of them
+-- LOCKS    trigger, trigger_schedule, each by key (waits)
+create or replace function ql.hold_triggers (p_package_key text, p_trigger_key text)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform
+  from ql.trigger as t
+  where t.package_key = p_package_key and t.trigger_key = coalesce(p_trigger_key, t.trigger_key)
+  order by t.trigger_key
+  for no key update;
   perform
   from ql.trigger_schedule as s
-  where s.package_key = p_package_key
-    and s.trigger_key = p_trigger_key
-    and s.state_version = p_state_version
-    and s.due_at_ms is not null
-  for no key update skip locked;
-  if not found then
-    return;
-  end if;
-
-  v_now := ql.now_ms();
-  select 1 + coalesce(max(f.fault_count), 0)
-  into v_count
-  from ql.trigger_fault as f
-  where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
-  v_next := v_now + least(300000, 1000 * (1 << least(v_count - 1, 9)::int));
-
-  insert into ql.trigger_fault (
-    package_key, trigger_key, error, fault_count, first_at_ms, last_at_ms, next_try_at_ms
-  )
-  values (
-    p_package_key,
-    p_trigger_key,
-    -- a character has at most four bytes, so 512 of them fit whatever they are
-    case when octet_length(p_error) <= 2048 then p_error else left(p_error, 512) end,
-    v_count,
-    v_now,
-    v_now,
-    v_next
-  )
-  on conflict on constraint trigger_fault_pkey do update
-  set
-    error = excluded.error,
-    fault_count = excluded.fault_count,
-    last_at_ms = excluded.last_at_ms,
-    next_try_at_ms = excluded.next_try_at_ms;
-  perform ql.return_claim(p_package_key, p_trigger_key);
-  return query select v_count, v_next;
+  where s.package_key = p_package_key and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
+  order by s.trigger_key
+  for no key update;
 end;
 $$;

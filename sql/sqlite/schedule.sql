@@ -1,9 +1,9 @@
--- SCHEDULE — a due trigger fires once (DOMAIN §3.10). There is one process: what is due is read, and
--- the decision is one `begin immediate` that compares everything again. Mirror of
+-- SCHEDULE — a due trigger fires once (DOMAIN §3.10). There is one process: what is due is read,
+-- and the decision is one `begin immediate` that compares everything again. Mirror of
 -- sql/postgres/schedule.sql.
 
--- STEP     claim_schedule — due triggers, in the order in which they became due; nothing is written,
---          so owner and token are nobody's here
+-- STEP     claim_schedule — due triggers, in the order in which they became due; nothing is
+--          written, so owner and token are nobody's here
 -- RAISES   QL400
 -- CALL     check_limit
 
@@ -178,26 +178,3 @@ select
   o.run_id,
   o.next_fire_at_ms
 from temp.occurrence as o;
-
--- HELPER   admit_occurrence — the run of temp.admission, unless it is there already; runs of its
---          trigger that have ended are forgotten
-delete from trigger_run
-where (package_key, trigger_key) in (
-    select
-      a.package_key,
-      a.trigger_key
-    from temp.admission as a
-  )
-  and not exists (
-    select 1 from run as r where r.run_id = trigger_run.run_id and r.finished_at_ms is null
-  );
-
--- CALL     admit_run
-
-insert into trigger_run (package_key, trigger_key, run_id)
-select
-  a.package_key,
-  a.trigger_key,
-  a.run_id
-from temp.admission as a
-where a.outcome = 'created';

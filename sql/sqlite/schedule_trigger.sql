@@ -1,5 +1,6 @@
--- TRIGGERS — what an operator does with one: pause, resume, fire now. A withdrawn trigger is unknown.
--- And what a scheduler does with one that raised. Mirror of sql/postgres/schedule_trigger.sql.
+-- TRIGGERS — what an operator does with one: pause, resume, fire now. A withdrawn one is unknown
+-- (DESIGN §5, generations). Mirror of
+-- sql/postgres/schedule_trigger.sql.
 
 -- STEP     pause_trigger — a paused trigger does not fire; its cursor stays where it is
 -- WRITES   trigger, trigger_schedule
@@ -100,59 +101,28 @@ select
 from temp.admission as a
 cross join run as r on r.run_id = a.run_id;
 
--- STEP     record_trigger_fault — a trigger raised: try again later, and let the others pass
--- WRITES   trigger_fault, trigger_schedule
--- RAISES   QL400
--- REPLAY   no row: the state has moved; the back-off doubles from one second to five minutes
-insert into temp.refusal (code, message)
-select 'QL400', 'a fault has an error'
-where :p_error is null;
+-- HELPER   admit_occurrence — the run of temp.admission, unless it is there already; runs of its
+--          trigger that have ended are forgotten
+delete from trigger_run
+where (package_key, trigger_key) in (
+    select
+      a.package_key,
+      a.trigger_key
+    from temp.admission as a
+  )
+  and not exists (
+    select 1 from run as r where r.run_id = trigger_run.run_id and r.finished_at_ms is null
+  );
 
-delete from temp.answer;
+-- CALL     admit_run
 
-insert into temp.answer (entity_id, outcome)
-select s.trigger_key, 'faulted'
-from trigger_schedule as s
-where s.package_key = :p_package_key
-  and s.trigger_key = :p_trigger_key
-  and s.state_version = :p_state_version
-  and s.due_at_ms is not null;
-
-insert into trigger_fault (
-  package_key, trigger_key, error, fault_count, first_at_ms, last_at_ms, next_try_at_ms
-)
+insert into trigger_run (package_key, trigger_key, run_id)
 select
-  :p_package_key,
-  a.entity_id,
-  case
-    when length(cast(:p_error as blob)) <= 2048 then :p_error
-    else substr(:p_error, 1, 512)  -- at most four bytes each
-  end,
-  1,
-  :now_ms,
-  :now_ms,
-  :now_ms + 1000
-from temp.answer as a
-where true
-on conflict (package_key, trigger_key) do update set
-  error = excluded.error,
-  fault_count = trigger_fault.fault_count + 1,
-  last_at_ms = excluded.last_at_ms,
-  next_try_at_ms = excluded.last_at_ms + min(300000, 1000 << min(trigger_fault.fault_count, 20));
-
-update trigger_schedule
-set state_version = state_version + 1
-where package_key = :p_package_key
-  and trigger_key in (select a.entity_id from temp.answer as a);
-
--- CALL     set_due
-
-select
-  f.fault_count,
-  f.next_try_at_ms
-from temp.answer as a
-cross join trigger_fault as f
-  on f.package_key = :p_package_key and f.trigger_key = a.entity_id;
+  a.package_key,
+  a.trigger_key,
+  a.run_id
+from temp.admission as a
+where a.outcome = 'created';
 
 -- HELPER   find_trigger — a trigger that its package still has
 insert into temp.refusal (code, message)
@@ -164,12 +134,3 @@ where not exists (
     and t.trigger_key = :p_trigger_key
     and t.state <> 'withdrawn'
 );
-
--- HELPER   set_due — when the triggers of a package are looked at again
-update trigger_schedule
-set due_at_ms = d.due_at_ms
-from schedule_due as d
-where trigger_schedule.package_key = :p_package_key
-  and d.package_key = :p_package_key
-  and d.trigger_key = trigger_schedule.trigger_key
-  and d.due_at_ms is distinct from trigger_schedule.due_at_ms;

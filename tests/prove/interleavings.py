@@ -1,83 +1,62 @@
 """Every order of commands on one and on two steps (issue: exhaustive interleavings).
 
-Breadth first over the states of `tests.interleaving`. In every state that is reached: `violation`
-is empty, a run that ended stays as it ended and has nothing open, a refusal changes nothing, and
-an open run that waits says for what. From every state some order ends the run; without worker and
-without people it ends, or it waits for one of them, or for evidence.
+Breadth first over the states of `tests.interleaving`. Of every move: it does only what has a reason
+(tests.interleaving_rules), `violation` stays empty, a refusal changes nothing, a stage that was due
+is not due any more. Of every state: some order ends the run, also without people; the scheduler
+alone never goes round in circles, and when it can do nothing more, the run has ended or `explain`
+says for whom it waits, truly. What has ended hears every late word and does not move.
 """
 
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests import engines
-from tests.interleaving import OTHERS, SYSTEM, Bench, Command, Key, Variant
-from tests.mutants import Mutant
+from tests.interleaving import STAGES, Bench, Command
+from tests.interleaving_graph import Explored, judge
+from tests.interleaving_rules import Facts, Move, broken
+from tests.interleaving_variant import TIMEOUT_MS, Variant
+from tests.mutants import NAMED, Mutant
 from tests.prove import Setting, Verdict
 
-CHAIN = {"a": [], "b": ["a"]}
-PAIR = {"a": [], "b": []}
+CHAIN: dict[str, list[str]] = {"a": [], "b": ["a"]}
+PAIR: dict[str, list[str]] = {"a": [], "b": []}
 ONE_STEP = (
-    Variant("fail"),
-    Variant("retry", on_lost="retry"),
+    Variant("fail", returns=2),
+    Variant("retry", on_lost="retry", tries=2),
     Variant("hold", on_lost="hold"),
     Variant("no fence of its own", self_fencing=0),
-    Variant("task", kind="task", timeout_ms=45_000),
-    Variant("run with a deadline", run_timeout_ms=45_000),
+    Variant("task", kind="task", needs={"main": []}, timeout_ms=TIMEOUT_MS),
+    Variant("run with a deadline", run_timeout_ms=TIMEOUT_MS),
 )
 TWO_STEPS = (
-    Variant("chain", needs=CHAIN, tries=1),
-    Variant("chain with a retry", needs=CHAIN, tries=2),
-    Variant("two side by side", needs=PAIR, tries=1),
-    Variant("chain, hold", needs=CHAIN, tries=1, on_lost="hold"),
-    Variant("chain with a deadline", needs=CHAIN, tries=1, run_timeout_ms=45_000),
+    Variant("chain", needs=CHAIN),
+    Variant("chain with a retry", needs=CHAIN, on_lost="retry", tries=2),
+    Variant("chain, hold", needs=CHAIN, on_lost="hold"),
+    Variant("chain with a deadline", needs=CHAIN, run_timeout_ms=TIMEOUT_MS),
+    Variant("two side by side", needs=PAIR, alike=True),
 )
+# Two steps that do not wait for each other multiply: here one bound after the other is two.
+SIDE_BY_SIDE = (
+    Variant("two side by side, given back twice", needs=PAIR, alike=True, returns=2),
+    Variant("two side by side, tried twice", needs=PAIR, alike=True, tries=2),
+)
+# Changed rules that the quick part leaves out, and where they are found.
+TEETH = {
+    "one retry too many after a loss": "retry, by two",
+    "one claim return too few after an expiry": "fail",
+    "a retry opens under an intent": "retry",
+    "a held lease does not block once it is claimed only": "fail",
+    "exit 0 beats the deadline": "task",
+    "the deadline beats the intent": "task",
+    "the last millisecond of the deadline is in time": "task",
+    "pending times out": "chain with a deadline",
+}
 MOST_STATES = 400_000
-DEEP = 10  # nested savepoints cost the more the deeper they are
-
-
-@dataclass(slots=True)
-class Explored:
-    """The graph of one variant, by number of state."""
-
-    states: int = 0
-    ends: set[int] = field(default_factory=set)
-    waits: set[int] = field(default_factory=set)  # for somebody else, or for evidence
-    beyond: set[int] = field(default_factory=set)  # looked at, and not followed
-    back: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
-    edges: int = 0
-    refusals: int = 0
-    failed: list[tuple[int, str]] = field(default_factory=list)
-    whole: bool = True
-
-    @property
-    def failures(self) -> list[str]:
-        """Each with the shortest way there that was seen."""
-        return [f"{what}, after: {self.way(state)}" for state, what in self.failed[:5]]
-
-    def way(self, state: int) -> str:
-        seen, queue = {state: ""}, deque([state])
-        while queue:
-            here = queue.popleft()
-            if here == 0:
-                return seen[here] or "the start"
-            for before, said in self.back.get(here, ()):
-                if before not in seen:
-                    seen[before] = f"{said} → {seen[here]}" if seen[here] else said
-                    queue.append(before)
-        raise AssertionError(state)
-
-    def reaching(self, goals: Iterable[int], words: frozenset[str] | None = None) -> set[int]:
-        """The states from which these words (all by default) lead to one of the goals."""
-        seen = set(goals)
-        queue = deque(seen)
-        while queue:
-            for before, said in self.back.get(queue.popleft(), ()):
-                if before not in seen and (words is None or said.split(" ")[0] in words):
-                    seen.add(before)
-                    queue.append(before)
-        return seen
+AGAIN = 10  # one in so many moves to a known state looks whether it leads on as the first did
 
 
 def explore(
@@ -86,154 +65,151 @@ def explore(
     mutant: Mutant | None = None,
     most: int = MOST_STATES,
     more: Callable[[], bool] = lambda: True,
+    again_in: int = AGAIN,
 ) -> Explored:
     """Every state that can be reached, looked at once; `whole` says whether that was all.
 
-    It stops when there are more than `most`, or when `more` says no between two walks.
+    It stops at the first failure, when there are more than `most`, or when `more` says no.
     """
     bench, found = Bench(template, variant, mutant), Explored()
-    numbers: dict[Key, int] = {bench.key(): 0}
-    bench.store.raw.execute("begin")
+    found.number(bench.key())
     look(bench, found, 0)
-    first_ms = bench.mark(0)
-    seeds: deque[tuple[int, tuple[Command, ...]]] = deque([(0, ())])
-    while seeds and found.whole and not found.failed:
-        state, path = seeds.popleft()
-        if not more():
-            found.whole = False
-            break
-        bench.take_back(0, first_ms)
-        for command in path:
-            bench.do(command)
-        walk(bench, found, numbers, seeds, enter(bench, 1, state, path), most)
+    queue = deque([(0, bench.image(), False)])
+    while queue and found.whole and not found.failed:
+        state, image, again = queue.popleft()
+        bench.restore(image)
+        leads: dict[str, int] = {}
+        here = enter(bench, found, state)
+        for command in list(bench.commands()):
+            if after := move(bench, found, here, command):
+                is_new = not found.knows(after)
+                leads[str(command)] = number = found.number(after)
+                if not again:
+                    found.lead(state, str(command), number, alone=alone(here, command))
+                if is_new:
+                    look(bench, found, number)
+                if is_new or (not again and found.moves % again_in == 0):
+                    queue.append((number, bench.image(), not is_new))
+            bench.take_back()
+        if again:
+            found.again.append((state, leads))
+        found.whole = len(found) <= most and more()
     bench.close()
-    found.states = len(numbers)
     if found.whole and not found.failed:
-        judge(found)
+        judge(found, alike=variant.alike)
     return found
 
 
-def walk(
-    bench: Bench,
-    found: Explored,
-    numbers: dict[Key, int],
-    seeds: deque[tuple[int, tuple[Command, ...]]],
-    first: "Here",
-    most: int,
-) -> None:
-    """Depth first from one state; what lies deeper than DEEP is left for later."""
-    stack = [first]
-    while stack and found.whole and not found.failed:
-        here = stack[-1]
-        command = next(here.commands, None)
-        if command is None:
-            stack.pop()
-        elif after := move(bench, found, here, command):
-            is_new = after not in numbers
-            number = numbers.setdefault(after, len(numbers))
-            found.back.setdefault(number, []).append((here.state, str(command)))
-            if number != here.state and here.state in found.ends:
-                found.failed.append((number, "a run that had ended changed"))
-            if is_new:
-                look(bench, found, number)
-                found.whole = len(numbers) <= most
-                path = (*here.path, command)
-                if bench.beyond():
-                    found.beyond.add(number)
-                elif len(stack) < DEEP:
-                    stack.append(enter(bench, len(stack) + 1, number, path))
-                    continue
-                else:
-                    seeds.append((number, path))
-        if stack:
-            bench.take_back(len(stack), stack[-1].now_ms)
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Here:
-    """A state on the way that is being walked, and what is still to be tried in it."""
+    """A state that moves start from."""
 
     state: int
-    path: tuple[Command, ...]
     now_ms: int
-    key: Key
-    content: Key
-    commands: Iterator[Command]
+    due: set[str]
+    facts: Facts
+    content: tuple[object, ...]
 
 
-def enter(bench: Bench, level: int, state: int, path: tuple[Command, ...]) -> Here:
-    now_ms = bench.mark(level)
-    commands = iter(list(bench.commands()))
-    return Here(state, path, now_ms, bench.key(), bench.content(), commands)
+def alone(here: Here, command: Command) -> bool:
+    """Whether that comes without anybody: time, or a stage that is due."""
+    return command.word == "time" or STAGES.get(command.word) in here.due
 
 
-def move(bench: Bench, found: Explored, here: Here, command: Command) -> Key | None:
-    """Do it; the state then, None when nothing changed, as after a refusal."""
+def enter(bench: Bench, found: Explored, state: int) -> Here:
+    if moved := bench.late():
+        found.fail(state, f"{moved}, said late about what has ended, moves something")
+    bench.take_back()
+    return Here(state, bench.clock.now_ms, bench.due(), bench.facts(), bench.content())
+
+
+def move(bench: Bench, found: Explored, here: Here, command: Command) -> bytes | None:
+    """Do it; the key then, None when nothing changed, as after a refusal."""
     outcome = bench.do(command)
-    if outcome in ("QL409", "QL500"):
-        found.failed.append((here.state, f"{command} answers {outcome}"))
-        return None
+    refused = outcome.startswith("QL")
+    if refused and outcome != "QL410":
+        found.fail(here.state, f"{command} answers {outcome}")
+    stage = STAGES.get(command.word)
+    if stage in here.due and stage in bench.due():
+        found.fail(here.state, f"{command} leaves its stage due")
     if command.word != "time" and bench.content() == here.content:
-        found.refusals += 1
+        found.refusals += refused
+        found.still += not refused
         return None
-    found.edges += 1
-    after = bench.key()
-    # a start under an intent gives its lease back; of a report that is refused only itself is kept
-    if outcome.startswith("QL") and command.word != "start" and after != here.key:
-        found.failed.append((here.state, f"{command} answers {outcome} and changes something"))
-    intent = here.key[0][0][1]
-    if intent and command.word == "start" and outcome == "applied" and after != here.key:
-        found.failed.append((here.state, "something starts under an intent"))
-    if broken := bench.rows("select * from violation"):
-        found.failed.append((here.state, f"violation {broken[0]} by {command}"))
-    return after
+    found.moves += 1
+    after, variant = bench.facts(), bench.variant
+    # a start under an intent gives its lease back; nothing else is refused and changes something
+    if refused and not (command.word == "start" and here.facts.intent):
+        found.fail(here.state, f"{command} answers {outcome} and changes something")
+    if command.word == "sweep":
+        found.fail(here.state, "the sweep finds what no stage was told")
+    done = Move(
+        command.word, command.about, here.now_ms, here.facts, after, variant.on_lost,
+        variant.tries, variant.returns, variant.declared, variant.needs,
+    )  # fmt: skip
+    for what in broken(done):
+        found.fail(here.state, f"{command}: {what}")
+    for row in bench.rows("select rule, entity_id from violation"):
+        found.fail(here.state, f"{command}: violation {row}")
+    return bench.key()
 
 
 def look(bench: Bench, found: Explored, state: int) -> None:
-    """What must hold in every state."""
-    due = bench.rows(f"select 1 from agenda where due_at_ms <= {bench.clock.now_ms}")
-    waits = {row[0] for row in bench.rows("select waits_for from explain")}
-    if bench.ended():
+    """What must hold in every state, and what is asked of all of them together later."""
+    why = bench.why()
+    if bench.facts().status != "running":
         found.ends.add(state)
-        open_rows = bench.rows(
-            "select 'attempt' from task_attempt where finished_at_ms is null"
-            " union all select 'lease' from attempt_lease where status = 'leased'"
-            " union all select 'agenda' from agenda"
-        )
-        if open_rows:
-            found.failed.append((state, f"an ended run has an open {open_rows[0][0]}"))
-    elif waits & OTHERS:
-        found.waits.add(state)
-    elif not due and not waits:
-        found.failed.append((state, "nothing is due, the run is open, and explain says nothing"))
+        if why or bench.rows("select 1 from agenda"):
+            found.fail(state, "a run that has ended waits for something")
+        return
+    found.waits[state] = frozenset(why)
+    if not why and not bench.due():
+        found.fail(state, "nothing is due, the run is open, and explain says nothing")
 
 
-def judge(found: Explored) -> None:
-    """From every state some order ends the run; by itself it ends or waits for others."""
-    everything = set(range(found.states))
-    for state in sorted(everything - found.reaching(found.ends | found.beyond)):
-        found.failed.append((state, "no order ends the run"))
-    alone = found.reaching(found.ends | found.waits | found.beyond, SYSTEM)
-    for state in sorted(everything - alone):
-        found.failed.append((state, "by itself it neither ends nor waits for somebody"))
-    if not found.ends:
-        found.failed.append((0, "no end was ever reached"))
+def by_two(variant: Variant) -> Variant:
+    """Tried twice, given back twice, and once more when people declare so."""
+    return replace(variant, name=f"{variant.name}, by two", tries=2, returns=2, declared=1)
+
+
+def wanted(quick: bool) -> list[tuple[Variant, str | None]]:
+    """What is explored, and under which changed rule."""
+    first = [(one, None) for one in (*TWO_STEPS, *map(by_two, ONE_STEP))]
+    if quick:
+        return [*first]
+    named = {one.name: one for one in (*ONE_STEP, *TWO_STEPS, *map(by_two, ONE_STEP))}
+    teeth = [(named[on], mutant) for mutant, on in TEETH.items()]
+    chains = [(by_two(one), None) for one in TWO_STEPS if not one.alike]
+    return [*first, *teeth, *chains, *((one, None) for one in SIDE_BY_SIDE)]
 
 
 def prove(setting: Setting) -> Verdict:
+    """Two steps by one and one step by two; then, with time, rules that are changed, and more."""
     verdict = Verdict()
     template = engines.sqlite_template(setting.folder)
-    more = setting.until()
-    variants = [replace(one, tries=1, returns=1) for one in ONE_STEP]
-    for variant in variants if setting.quick else (*variants, *TWO_STEPS, *ONE_STEP):
-        name = f"{variant.name}, {variant.tries} tries"
-        if not more():
-            verdict.not_run.append(f"{name}: no time left")
-            continue
-        setting.say(f"interleavings: {name}")
-        found = explore(template, variant, most=MOST_STATES, more=more)
-        verdict.counts[name] = f"{found.states} states, {found.edges} moves"
-        verdict.failures += [f"{name}: {failure}" for failure in found.failures]
-        if not found.whole:
-            verdict.not_run.append(f"{name}: {found.states} states, and then no time left")
+    until = time.monotonic() + setting.seconds
+    asked = wanted(setting.quick)
+    with ProcessPoolExecutor(2) as pool:
+        runs = [pool.submit(explored, template, *one, until) for one in asked]
+        for (variant, mutant), run in zip(asked, runs, strict=True):
+            name = f"{variant.name}, {mutant}" if mutant else variant.name
+            setting.say(f"interleavings: {name}")
+            counts, failures, whole = run.result()
+            if mutant:
+                verdict.count("changed rules that were found", bool(failures))
+                verdict.check(failures or not whole, f"{name}: nobody notices")
+                continue
+            verdict.counts[name] = counts
+            verdict.failures += [f"{name}: {failure}" for failure in failures]
+            if not whole:
+                verdict.not_run.append(f"{name}: {counts}, and then no time left")
     return verdict
+
+
+def explored(
+    template: Path, variant: Variant, mutant: str | None, until: float
+) -> tuple[str, list[str], bool]:
+    """Explore in a process of its own: counts, failures, and whether that was all."""
+    rule = NAMED[mutant] if mutant else None
+    found = explore(template, variant, rule, more=lambda: time.monotonic() < until)
+    return f"{len(found)} states, {found.moves} moves", found.failures, found.whole

@@ -1,7 +1,7 @@
 """Power fails: what was acknowledged is there again, nothing is corrupt, and work goes on.
 
 1. SQLite on the disk of `tests.power`, which loses or tears what was not synced: 2,000 moments of a
-   whole life for edge and for standalone (300 with --quick).
+   whole life for edge and for standalone (300 with --quick), and more as long as there is time.
 2. Real ext4 and xfs on a loop device, shut down without a flush of their journals: 30 rounds each
    (3 with --quick) of SQLite edge, SQLite standalone and PostgreSQL, whose client notes on another
    file system what was acknowledged.
@@ -9,15 +9,14 @@ Controls with too weak a setting lose something, or the check fails.
 
 Not covered: a disk or flash controller that acknowledges a flush and loses what it acknowledged
 (no data base survives that; the controls without sync show what it looks like), damage of sectors
-that nobody wrote, and a PostgreSQL whose log lies on another disk than its tables.
+that nobody wrote, a file system without a journal (ext2, FAT), and a PostgreSQL whose log lies on
+another disk than its tables.
 """
 
-import contextlib
 import os
 import random
 import signal
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -30,7 +29,7 @@ from qinglong_sql.store import Store
 from qinglong_sql.store.postgres import open_postgres_store
 from qinglong_sql.store.sqlite import Profile, SqliteStore
 from tests import acting, mounts, powered, server
-from tests.binaries import default
+from tests.clusters import Cluster, cluster
 from tests.mounts import Mount
 from tests.prove import Setting, Verdict, needing
 from tests.stores import install
@@ -44,9 +43,8 @@ Opener = Callable[[], Store]
 
 
 def prove(setting: Setting) -> Verdict:
-    verdict = Verdict()
-    for profile in PROFILES:
-        _moments(setting, verdict, profile)
+    verdict, more = Verdict(), setting.until()
+    records = {profile: _moments(setting, verdict, profile) for profile in PROFILES}
     for profile, text in powered.CONTROLS:
         record = powered.recorded(setting.folder, profile, powered.setting(text))
         draw = setting.random(profile, text)
@@ -58,18 +56,28 @@ def prove(setting: Setting) -> Verdict:
             for profile in PROFILES:
                 _sqlite_rounds(setting, verdict, mount, profile)
             _postgres_rounds(setting, verdict, mount)
+    number = MOMENTS
+    while not setting.quick and more():
+        for record in records.values():
+            _moment(setting, verdict, record, number)
+        number += 1
     return verdict
 
 
-def _moments(setting: Setting, verdict: Verdict, profile: Profile) -> None:
+def _moments(setting: Setting, verdict: Verdict, profile: Profile) -> powered.Record:
     record = powered.recorded(setting.folder, profile)
     verdict.failures += powered.settings(record)
     for number in range(QUICK_MOMENTS if setting.quick else MOMENTS):
-        setting.say(f"power: {profile}, moment {number}")
-        draw = setting.random(profile, number)
-        for line in powered.failed(record, setting.folder / "work.db", draw):
-            verdict.failures.append(f"seed {setting.seed}, moment {number}: {line}")
-        verdict.count(f"{profile} moments")
+        _moment(setting, verdict, record, number)
+    return record
+
+
+def _moment(setting: Setting, verdict: Verdict, record: powered.Record, number: int) -> None:
+    setting.say(f"power: {record.profile}, moment {number}")
+    draw = setting.random(record.profile, number)
+    for line in powered.failed(record, setting.folder / "work.db", draw):
+        verdict.failures.append(f"seed {setting.seed}, moment {number}: {line}")
+    verdict.count(f"{record.profile} moments")
 
 
 # --- real file systems
@@ -176,78 +184,26 @@ def _postgres_rounds(setting: Setting, verdict: Verdict, mount: Mount) -> None:
     for fsync in ("on", "off"):
         told = setting.folder / f"{mount.kind}-postgres-{fsync}.told"
         told.write_text("")
-        with _cluster(mount, fsync) as again_up:
-            address = again_up[0]
+        with cluster(mount.folder, fsync=fsync) as up:
 
-            def again(number: int, told: Path = told, up: list[str] = again_up) -> list[str]:
-                pid = client(lambda: open_postgres_store(up[0]), told, number)
+            def again(number: int, told: Path = told, up: Cluster = up) -> list[str]:
+                pid = client(lambda: open_postgres_store(up.address), told, number)
                 one_round(mount, pid, setting.random(mount.kind, "postgres", number), told)
+                up.kill()
+                mount.detach()
+                mount.attach()
                 try:
-                    _restart(mount)
-                    with closing(open_postgres_store(up[0])) as store:
+                    up.restart()
+                    with closing(open_postgres_store(up.address)) as store:
                         return missing(store, told)
                 except (psycopg.Error, QinglongError, server.NoServer) as error:
                     return [f"{type(error).__name__}: {error}"]
 
-            with closing(open_postgres_store(address)) as store:
+            with closing(open_postgres_store(up.address)) as store:
                 acting.publish(store, {"a": [], "b": ["a"]})
             os.sync()
             name = f"{mount.kind} PostgreSQL"
             (_rounds if fsync == "on" else _control)(setting, verdict, name, again)
-
-
-_servers: dict[Path, tuple[server.Server, dict[str, str]]] = {}
-
-
-@contextlib.contextmanager
-def _cluster(mount: Mount, fsync: str):  # type: ignore[no-untyped-def]
-    """A server whose data lie on the mount; its address in a list."""
-    before, tempfile.tempdir = tempfile.tempdir, str(mount.folder)
-    try:
-        made = server.start(default(), durable=True, options={"fsync": fsync})
-    finally:
-        tempfile.tempdir = before
-    with Path(os.devnull).open("rb") as nothing:  # a file on the mount would hold it
-        os.dup2(nothing.fileno(), made.alive, inheritable=False)
-    settings = {
-        "listen_addresses": "127.0.0.1", "unix_socket_directories": str(made.scratch / "socket"),
-        "fsync": fsync, "port": str(made.port),
-    }  # fmt: skip
-    _servers[mount.folder] = made, settings
-    try:
-        server.install(server.dsn(made), folder=made.binaries.folder)
-        yield [server.dsn(made)]
-    finally:
-        made, _ = _servers.pop(mount.folder)
-        _kill(made)
-        with contextlib.suppress(OSError):
-            server.stop(made)
-
-
-def _kill(made: server.Server) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(made.child.pid, signal.SIGKILL)
-    made.child.wait()
-
-
-def _restart(mount: Mount) -> None:
-    """Kill the server whose disk is gone, mount, and start it again. Raises NoServer."""
-    made, settings = _servers[mount.folder]
-    _kill(made)
-    mount.detach()
-    mount.attach()
-    child = server._spawn(made.binaries, made.scratch, server._server_user(), settings)
-    made = server.Server(
-        made.binaries, made.scratch, made.port, made.password, child, made.alive, made.owner
-    )
-    _servers[mount.folder] = made, settings
-    end = time.monotonic() + 30
-    while child.poll() is None and time.monotonic() < end:  # postmaster.pid may be an old one
-        with contextlib.suppress(psycopg.OperationalError):
-            psycopg.connect(server.dsn(made)).close()
-            return
-        time.sleep(0.05)
-    raise server.NoServer(f"it does not come up again: {server.log(made)[-500:]}")
 
 
 def _rounds(

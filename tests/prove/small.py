@@ -2,17 +2,19 @@
 
 from itertools import product
 
-from tests.machine import Machine, taken
+from tests.machine import Machine, Taken, ranked, taken
 from tests.prove import Setting, Verdict
 
 # The design records measured a peak of 87.4 MB, and a wait of 4.05 and 3.32 ms at p95.
 HALF_OF_THE_RECORDS_MIB = 87.4e6 / 2 / 1024**2
 MACHINES = (Machine(128, 0.5), Machine(256, 1.0))
 LOCK_P95_MS = {0.5: 4.05, 1.0: 3.32}
-# The aim is theirs. It is told beside what was measured, not asserted: SQLite itself waits 1, 2, 5
-# and 10 ms between two tries, so who meets a commit with its fsync waits 8 or 18 ms; and whoever
-# holds the lock is stopped for the rest of a period when its share of the core is used up.
-THROTTLED_MS = 100.0
+# The aim is theirs. It is told beside what was measured, not asserted: a commit of the edge syncs
+# five times, and what a sync costs is the disk's matter and that of whoever else writes to it. Held
+# to a bound is what is ours: the instructions of SQLite under the lock, which are the same on every
+# machine, and the commit beside a bare one of some pages on that disk at that time.
+WORK_P95 = {2: 20_000, 128: 70_000}
+COMMIT_TO_BARE = 4.0
 WAKES = {"edge": 30, "standalone": 140}  # a cadence of 5 s and of 1 s, and as much again
 
 
@@ -36,13 +38,22 @@ def prove(setting: Setting) -> Verdict:
             found.peak < HALF_OF_THE_RECORDS_MIB,
             f"{name}: {found.peak:.1f} MiB, above {HALF_OF_THE_RECORDS_MIB:.1f}",
         )
-        verdict.check(
-            found.wait(0.95) < aim + THROTTLED_MS,
-            f"{name}: a second writer waits {found.wait(0.95):.2f} ms at p95",
-        )
+        for wrong in held_too_long(found, steps):
+            verdict.check(False, f"{name}: {wrong}")
         if found.wakes_a_minute is not None:
             verdict.check(
                 found.wakes_a_minute <= WAKES[profile],
                 f"{name}: {found.wakes_a_minute} wake-ups an idle minute",
             )
     return verdict
+
+
+def held_too_long(found: Taken, steps: int) -> list[str]:
+    """What is wrong with the holds of the lock."""
+    wrong = []
+    if found.instructions(0.95) > WORK_P95[steps]:
+        wrong.append(f"{found.instructions(0.95):.0f} instructions under the lock at p95")
+    ratio = found.commit(0.5) / ranked(found.bare, 0.5)
+    if ratio > COMMIT_TO_BARE:
+        wrong.append(f"a commit takes {ratio:.1f} times a bare one")
+    return wrong
