@@ -334,9 +334,11 @@ declare
   v_kind text;
   v_target_key text;
 begin
-  delete from ql.trigger_run as m
+  update ql.trigger_run as m
+  set open_at_ms = null
   where m.package_key = p_package_key
     and m.trigger_key = p_trigger_key
+    and m.open_at_ms is not null
     and not exists (
       select from ql.run as r where r.run_id = m.run_id and r.finished_at_ms is null
     );
@@ -361,8 +363,8 @@ begin
   ) then
     return false;
   end if;
-  insert into ql.trigger_run (package_key, trigger_key, run_id)
-  values (p_package_key, p_trigger_key, p_run_id);
+  insert into ql.trigger_run (run_id, package_key, trigger_key, open_at_ms)
+  values (p_run_id, p_package_key, p_trigger_key, ql.now_ms());
   return true;
 end;
 $$;
@@ -3305,6 +3307,7 @@ begin
   delete from ql.run_input as i where i.run_id = any(v_run_ids);
   delete from ql.agenda as g where g.run_id = any(v_run_ids);
   delete from ql.run_fault as f where f.run_id = any(v_run_ids);
+  delete from ql.trigger_run as m where m.run_id = any(v_run_ids);
   delete from ql.run as r where r.run_id = any(v_run_ids);
 
   return query
@@ -6859,9 +6862,10 @@ ALTER TABLE ql.trigger_fault OWNER TO ql_migrator;
 --
 
 CREATE TABLE ql.trigger_run (
+    run_id text NOT NULL COLLATE pg_catalog."C",
     package_key text NOT NULL COLLATE pg_catalog."C",
     trigger_key text NOT NULL COLLATE pg_catalog."C",
-    run_id text NOT NULL COLLATE pg_catalog."C"
+    open_at_ms bigint
 );
 
 ALTER TABLE ql.trigger_run OWNER TO ql_migrator;
@@ -6899,7 +6903,7 @@ UNION ALL
     'the end of that run'::text AS resolved_by
    FROM (ql.trigger_run m
      JOIN ql.run r ON ((r.run_id = m.run_id)))
-  WHERE ((r.finished_at_ms IS NULL) AND (( SELECT t.overlap
+  WHERE ((m.open_at_ms IS NOT NULL) AND (r.finished_at_ms IS NULL) AND (( SELECT t.overlap
            FROM ql.trigger t
           WHERE ((t.package_key = m.package_key) AND (t.trigger_key = m.trigger_key) AND (t.state = 'active'::text))) = 'skip'::text));
 
@@ -6922,7 +6926,7 @@ CREATE VIEW ql.schedule_decision AS
             WHEN ((t.overlap = 'skip'::text) AND (EXISTS ( SELECT 1
                FROM (ql.trigger_run m
                  JOIN ql.run r ON ((r.run_id = m.run_id)))
-              WHERE ((m.package_key = t.package_key) AND (m.trigger_key = t.trigger_key) AND (r.finished_at_ms IS NULL))))) THEN 'skip'::text
+              WHERE ((m.package_key = t.package_key) AND (m.trigger_key = t.trigger_key) AND (m.open_at_ms IS NOT NULL) AND (r.finished_at_ms IS NULL))))) THEN 'skip'::text
             ELSE 'admit'::text
         END AS disposition,
         CASE
@@ -6931,7 +6935,7 @@ CREATE VIEW ql.schedule_decision AS
             WHEN ((t.overlap = 'skip'::text) AND (EXISTS ( SELECT 1
                FROM (ql.trigger_run m
                  JOIN ql.run r ON ((r.run_id = m.run_id)))
-              WHERE ((m.package_key = t.package_key) AND (m.trigger_key = t.trigger_key) AND (r.finished_at_ms IS NULL))))) THEN 'overlap'::text
+              WHERE ((m.package_key = t.package_key) AND (m.trigger_key = t.trigger_key) AND (m.open_at_ms IS NOT NULL) AND (r.finished_at_ms IS NULL))))) THEN 'overlap'::text
             ELSE NULL::text
         END AS cause
    FROM (ql.trigger t
@@ -7424,7 +7428,11 @@ UNION ALL
         UNION ALL
          SELECT u.run_id,
             u.stage AS entity_id
-           FROM ql.run_fault u) o
+           FROM ql.run_fault u
+        UNION ALL
+         SELECT y.run_id,
+            y.trigger_key AS entity_id
+           FROM ql.trigger_run y) o
   WHERE (NOT (EXISTS ( SELECT 1
            FROM ql.run r
           WHERE (r.run_id = o.run_id))))
@@ -7443,7 +7451,7 @@ UNION ALL
    FROM ql.run r
   WHERE ((r.trigger_key IS NOT NULL) AND (r.finished_at_ms IS NULL) AND (NOT (EXISTS ( SELECT 1
            FROM ql.trigger_run m
-          WHERE ((m.package_key = r.package_key) AND (m.trigger_key = r.trigger_key) AND (m.run_id = r.run_id))))));
+          WHERE ((m.run_id = r.run_id) AND (m.package_key = r.package_key) AND (m.trigger_key = r.trigger_key) AND (m.open_at_ms IS NOT NULL))))));
 
 ALTER VIEW ql.violation OWNER TO ql_migrator;
 
@@ -7630,7 +7638,7 @@ ALTER TABLE ONLY ql.trigger
 --
 
 ALTER TABLE ONLY ql.trigger_run
-    ADD CONSTRAINT trigger_run_pkey PRIMARY KEY (package_key, trigger_key, run_id);
+    ADD CONSTRAINT trigger_run_pkey PRIMARY KEY (run_id);
 
 --
 -- Name: trigger_schedule trigger_schedule_pkey; Type: CONSTRAINT; Schema: ql; Owner: ql_migrator
@@ -7720,6 +7728,12 @@ CREATE INDEX trigger_claimed ON ql.trigger_schedule USING btree (claim_token) WH
 --
 
 CREATE INDEX trigger_due ON ql.trigger_schedule USING btree (due_at_ms, package_key, trigger_key) WHERE (due_at_ms IS NOT NULL);
+
+--
+-- Name: trigger_run_open; Type: INDEX; Schema: ql; Owner: ql_migrator
+--
+
+CREATE INDEX trigger_run_open ON ql.trigger_run USING btree (package_key, trigger_key, run_id) WHERE (open_at_ms IS NOT NULL);
 
 --
 -- Name: workflow_need; Type: INDEX; Schema: ql; Owner: ql_migrator
@@ -9420,7 +9434,14 @@ GRANT UPDATE(next_try_at_ms) ON TABLE ql.trigger_fault TO ql_authority;
 -- Name: TABLE trigger_run; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-GRANT SELECT,INSERT,DELETE ON TABLE ql.trigger_run TO ql_authority;
+GRANT SELECT,INSERT ON TABLE ql.trigger_run TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.trigger_run TO ql_retention;
+
+--
+-- Name: COLUMN trigger_run.open_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(open_at_ms) ON TABLE ql.trigger_run TO ql_authority;
 
 --
 -- Name: TABLE schedule_blocked; Type: ACL; Schema: ql; Owner: ql_migrator

@@ -151,11 +151,15 @@ CREATE INDEX trigger_due on trigger_schedule (due_at_ms, package_key, trigger_ke
 where due_at_ms is not null;
 
 CREATE TABLE trigger_run (
+  run_id text primary key,
   package_key text not null,
   trigger_key text not null,
-  run_id text not null,
-  primary key (package_key, trigger_key, run_id)
+  -- moves
+  open_at_ms integer  -- null once a decision has found that the run has ended
 ) strict, without rowid;
+
+CREATE INDEX trigger_run_open on trigger_run (package_key, trigger_key, run_id)
+where open_at_ms is not null;
 
 CREATE TABLE trigger_fault (
   package_key text not null,
@@ -506,7 +510,7 @@ begin
   select raise(abort, 'QL500 a schedule keeps its key');
 end;
 
-CREATE TRIGGER trigger_run_keeps before update on trigger_run
+CREATE TRIGGER trigger_run_keeps before update of run_id, package_key, trigger_key on trigger_run
 begin
   select raise(abort, 'QL500 a run stays that of its trigger');
 end;
@@ -804,6 +808,12 @@ CREATE TRIGGER step_run_goes_with_its_run before delete on step_run
 when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 a step goes only with its run');
+end;
+
+CREATE TRIGGER trigger_run_goes_with_its_run before delete on trigger_run
+when exists (select 1 from run as r where r.run_id = old.run_id)
+begin
+  select raise(abort, 'QL500 a run stays that of its trigger');
 end;
 
 CREATE TRIGGER task_attempt_goes_with_its_run before delete on task_attempt
@@ -1204,6 +1214,7 @@ select
         join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
+          and m.open_at_ms is not null
           and r.finished_at_ms is null
       )
       then 'skip'
@@ -1219,6 +1230,7 @@ select
         join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
+          and m.open_at_ms is not null
           and r.finished_at_ms is null
       )
       then 'overlap'
@@ -1266,7 +1278,8 @@ select
   'the end of that run' as resolved_by
 from trigger_run as m
 join run as r on r.run_id = m.run_id
-where r.finished_at_ms is null
+where m.open_at_ms is not null
+  and r.finished_at_ms is null
   and (
     select t.overlap
     from trigger as t
@@ -2576,6 +2589,8 @@ from (
   select g.run_id, g.stage as entity_id from agenda as g
   union all
   select u.run_id, u.stage as entity_id from run_fault as u
+  union all
+  select y.run_id, y.trigger_key as entity_id from trigger_run as y
 ) as o
 where not exists (select 1 from run as r where r.run_id = o.run_id)
 union all
@@ -2599,9 +2614,10 @@ where r.trigger_key is not null
   and not exists (
     select 1
     from trigger_run as m
-    where m.package_key = r.package_key
+    where m.run_id = r.run_id
+      and m.package_key = r.package_key
       and m.trigger_key = r.trigger_key
-      and m.run_id = r.run_id
+      and m.open_at_ms is not null
   );
 
 CREATE VIEW package_state as

@@ -33,7 +33,11 @@ REFUSED = "42501"
 NOT_POSSIBLE = "55000"  # a view that nobody could write to
 PATH = "search_path=pg_catalog, pg_temp"
 TABLES = sqltext.tables("postgres")
-DELETABLE = {"agenda", "run_fault"}  # what is due, and what failed: gone when it is done
+DELETABLE = {
+    "agenda",
+    "run_fault",
+    "trigger_fault",
+}  # what is due, and what failed: gone when it is done
 Connection = psycopg.Connection[Any]
 
 
@@ -473,6 +477,9 @@ def lived(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         acting.recover(store, run_id)
         acting.cancel(store, run_id)
         store.call("record_fault", p_run_id=run_id, p_stage="cancellation", p_error="broken")
+        name = {"p_package_key": "nightly", "p_trigger_key": "night"}
+        store.call("fire_trigger", **name, p_run_key="by hand")
+        store.call("record_trigger_fault", **name, p_state_version=1, p_error="broken")
         path = store.path
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("pragma recursive_triggers = on")

@@ -75,7 +75,10 @@ def run(connection: Connection, package_key: str, key: str, word: str) -> None:
     for status in word.replace("open_of_another", "open").split("_and_"):
         owner = f"{key}-other" if word == "open_of_another" else key
         run_id = f"ru-{package_key}-{key}-{status}"
-        insert(connection, "trigger_run", package_key=package_key, trigger_key=owner, run_id=run_id)
+        insert(
+            connection, "trigger_run", run_id=run_id, package_key=package_key, trigger_key=owner,
+            open_at_ms=1,
+        )  # fmt: skip
         if status == "purged":
             continue
         ended = status == "ended"

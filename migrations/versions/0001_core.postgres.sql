@@ -349,7 +349,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/table.sql sha256 9b2801aef06b3aadd272caa4b9972bb6f81033bcfba9c9da13e15a95cbe76dd0
+-- from sql/postgres/table.sql sha256 5eccf07ce9f1f8f16705a1393d3ed4ce0122473916c584c75eddb6d213095e44
 -- TABLES — what exists. Immutable columns come first in each table; ql_authority may update only
 -- the columns after the line "moves". Ids compare by byte: every text key is collate "C".
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -508,14 +508,16 @@ create index trigger_due on ql.trigger_schedule (due_at_ms, package_key, trigger
 where due_at_ms is not null;
 create index trigger_claimed on ql.trigger_schedule (claim_token) where claim_token is not null;
 
--- runs of a trigger that were open when it was last decided about; the next decision forgets those
--- that have ended
 create table ql.trigger_run (
+  run_id text collate "C" primary key,
   package_key text collate "C" not null,
   trigger_key text collate "C" not null,
-  run_id text collate "C" not null,
-  primary key (package_key, trigger_key, run_id)
+  -- moves
+  open_at_ms bigint  -- null once a decision has found that the run has ended
 );
+
+create index trigger_run_open on ql.trigger_run (package_key, trigger_key, run_id)
+where open_at_ms is not null;
 
 create table ql.trigger_fault (
   package_key text collate "C" not null,
@@ -1238,7 +1240,7 @@ from (
     and (select r.version from run as r where r.run_id = k.run_id) = 0
 ) as e;
 
--- from sql/decision/schedule.sql sha256 0b91925a6047542777a7101ad456810c76e79377b3401987b8f43999f29882f4
+-- from sql/decision/schedule.sql sha256 8b75ca1dbd23ba1b1e80f2a4b1fbdeb9cbca1321ca6d4d4b374d0cf9c9aee3f0
 -- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each
 -- way in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at
 -- most the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was
@@ -1266,6 +1268,7 @@ select
         join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
+          and m.open_at_ms is not null
           and r.finished_at_ms is null
       )
       then 'skip'
@@ -1281,6 +1284,7 @@ select
         join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
+          and m.open_at_ms is not null
           and r.finished_at_ms is null
       )
       then 'overlap'
@@ -1329,7 +1333,8 @@ select
   'the end of that run' as resolved_by
 from trigger_run as m
 join run as r on r.run_id = m.run_id
-where r.finished_at_ms is null
+where m.open_at_ms is not null
+  and r.finished_at_ms is null
   and (
     select t.overlap
     from trigger as t
@@ -2354,7 +2359,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 043d86be22b224d946c061b5b62ac17921758e15d3e206413f52474204a5e741
+-- from sql/decision/violation.sql sha256 3d6e09939ccca223646d89129a6d62e2c37c5a8557bae622775a52fb59d10ab1
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2693,6 +2698,8 @@ from (
   select g.run_id, g.stage as entity_id from agenda as g
   union all
   select u.run_id, u.stage as entity_id from run_fault as u
+  union all
+  select y.run_id, y.trigger_key as entity_id from trigger_run as y
 ) as o
 where not exists (select 1 from run as r where r.run_id = o.run_id)
 union all
@@ -2716,9 +2723,10 @@ where r.trigger_key is not null
   and not exists (
     select 1
     from trigger_run as m
-    where m.package_key = r.package_key
+    where m.run_id = r.run_id
+      and m.package_key = r.package_key
       and m.trigger_key = r.trigger_key
-      and m.run_id = r.run_id
+      and m.open_at_ms is not null
   );
 
 -- from sql/decision/reading.sql sha256 298b9afbf67046ef7e1f0812dcbd23ec7697e48ddf65ae75551b52b19e1897a3
@@ -4740,7 +4748,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/schedule_trigger.sql sha256 41b9461a08c70f3c33d60d2a22a9f7264f413f0a13a5ad8e7b80d8f999c5ea8f
+-- from sql/postgres/schedule_trigger.sql sha256 da4964f8125ed012887f859c9f83f7cfeaa21b9d2803e093ef6d4f254d31752e
 -- TRIGGERS — what an operator does with one: pause, resume, fire now. A withdrawn one is unknown
 -- (DESIGN §5, generations).
 
@@ -4771,8 +4779,8 @@ begin
 end;
 $$;
 
--- STEP     resume_trigger — a paused trigger fires again, by its misfire rule if it is late; one that
---          raised is tried at once
+-- STEP     resume_trigger — a paused trigger fires again, by its misfire rule if it is late; one
+--          that raised is tried at once
 -- LOCKS    trigger, trigger_schedule (waits)
 -- READS    trigger
 -- WRITES   trigger, trigger_schedule, trigger_fault
@@ -4801,8 +4809,8 @@ begin
 end;
 $$;
 
--- STEP     fire_trigger — what a trigger starts, now and once; whether it is paused or what it started
---          before is still open does not matter, and its cursor stays
+-- STEP     fire_trigger — what a trigger starts, now and once; whether it is paused or what it
+--          started before is still open does not matter, and its cursor stays
 -- LOCKS    package_generation (for share: the start guard), trigger_schedule (waits)
 -- READS    trigger, run
 -- WRITES   trigger_run, run, run_input; through ql.apply_effects
@@ -4867,7 +4875,7 @@ end;
 $$;
 
 -- HELPER   admit_occurrence — the run of a trigger, false when it is there already; runs of it that
---          have ended are forgotten
+--          have ended are marked
 -- LOCKS    package_generation (for share; the caller holds trigger_schedule)
 -- READS    trigger
 -- WRITES   trigger_run, run, run_input; through ql.apply_effects
@@ -4887,9 +4895,11 @@ declare
   v_kind text;
   v_target_key text;
 begin
-  delete from ql.trigger_run as m
+  update ql.trigger_run as m
+  set open_at_ms = null
   where m.package_key = p_package_key
     and m.trigger_key = p_trigger_key
+    and m.open_at_ms is not null
     and not exists (
       select from ql.run as r where r.run_id = m.run_id and r.finished_at_ms is null
     );
@@ -4914,8 +4924,8 @@ begin
   ) then
     return false;
   end if;
-  insert into ql.trigger_run (package_key, trigger_key, run_id)
-  values (p_package_key, p_trigger_key, p_run_id);
+  insert into ql.trigger_run (run_id, package_key, trigger_key, open_at_ms)
+  values (p_run_id, p_package_key, p_trigger_key, ql.now_ms());
   return true;
 end;
 $$;
@@ -4986,12 +4996,12 @@ begin
 end;
 $$;
 
--- from sql/postgres/schedule_fault.sql sha256 de6136384139c6f489b47e72c14ed12c951b1c5cb9b8be9d8899d53c1a250ddd
--- FAULTS OF TRIGGERS — what a scheduler does with one that raised, and when any of them is looked at
--- again.
+-- from sql/postgres/schedule_fault.sql sha256 a5ca937a630e87271dcf59c44010d8507dc0af2c7280e342c633b2c8cabc38a7
+-- FAULTS OF TRIGGERS — what a scheduler does with one that raised, and when any of them is looked
+-- at again.
 
--- STEP     record_trigger_fault — a trigger raised: keep the error, try again later (1 s, then twice
---          as long each time, up to 5 min), and let the others pass
+-- STEP     record_trigger_fault — a trigger raised: keep the error, try again later (1 s, then
+--          twice as long each time, up to 5 min), and let the others pass
 -- LOCKS    trigger_schedule (skip locked)
 -- READS    trigger_fault
 -- WRITES   trigger_fault, trigger_schedule
@@ -7708,7 +7718,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/retention.sql sha256 70a4b531fff7102d663ec0ea5615d23d48525675e49c2551be8c881d22ff496e
+-- from sql/postgres/retention.sql sha256 3dc105368b6aadd6de99b3cb9bca8e7ee0a6e53cde54c2b931b7ebe99abf595d
 -- RETENTION — runs that ended long ago go, with everything that belongs to them. ql_retention owns
 -- the step and is the only role that may delete history (grant.sql).
 
@@ -7717,7 +7727,8 @@ $$;
 --          whoever waits for the run finds that it is gone
 -- READS    run; retention_due (only after the locks are held)
 -- WRITES   run_event, refused_report, attestation, attempt_report, attempt_offer, cancel_intent,
---          attempt_lease, task_attempt, step_output, step_run, run_input, agenda, run_fault, run
+--          attempt_lease, task_attempt, step_output, step_run, run_input, agenda, run_fault,
+--          trigger_run, run
 -- RETURNS  the runs that are gone, those that ended first at the top
 -- RAISES   QL400, QL503
 -- REPLAY   exact: what is gone is not found again
@@ -7785,6 +7796,7 @@ begin
   delete from ql.run_input as i where i.run_id = any(v_run_ids);
   delete from ql.agenda as g where g.run_id = any(v_run_ids);
   delete from ql.run_fault as f where f.run_id = any(v_run_ids);
+  delete from ql.trigger_run as m where m.run_id = any(v_run_ids);
   delete from ql.run as r where r.run_id = any(v_run_ids);
 
   return query
@@ -7794,7 +7806,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/grant.sql sha256 e5bf3b6dab06ba056240d7f2ef1daa22b62a5703d7446e037bbe87d7ee705d9f
+-- from sql/postgres/grant.sql sha256 32b9f68c1f31c0d506490947d242af6ca8c4322ffee3d253857f1bfb69aca729
 -- GRANTS — who may do what (DESIGN §8). PUBLIC may do nothing; the groups may only execute the
 -- functions in the schema of their name, and ql_reader may select from the views.
 -- ql_authority, as whom those functions run, may change the columns below the line "moves" in
@@ -7872,8 +7884,9 @@ grant usage on type ql.effect, ql.command to ql_authority;
 -- what moves
 grant select, insert on
   ql.package, ql.package_generation, ql.trigger, ql.trigger_schedule, ql.run, ql.step_run,
-  ql.task_attempt, ql.attempt_lease, ql.worker_session
+  ql.task_attempt, ql.attempt_lease, ql.worker_session, ql.trigger_run
 to ql_authority;
+grant update (open_at_ms) on ql.trigger_run to ql_authority;
 grant update (generation, base_dir, updated_at_ms) on ql.package to ql_authority;
 grant update (state, ended_at_ms) on ql.package_generation to ql_authority;
 grant update (
@@ -7906,8 +7919,7 @@ grant update (
 ) on ql.worker_session to ql_authority;
 
 -- what is due, and what failed: gone when it is done
-grant select, insert, delete on ql.agenda, ql.run_fault, ql.trigger_run, ql.trigger_fault
-to ql_authority;
+grant select, insert, delete on ql.agenda, ql.run_fault, ql.trigger_fault to ql_authority;
 grant update (due_at_ms) on ql.agenda to ql_authority;
 grant update (error, fault_count, first_at_ms, last_at_ms, next_try_at_ms) on ql.run_fault
 to ql_authority;
@@ -7929,6 +7941,6 @@ grant select on ql.retention_due to ql_retention;
 grant select, delete on
   ql.run, ql.run_input, ql.step_run, ql.step_output, ql.task_attempt, ql.attempt_lease,
   ql.cancel_intent, ql.attempt_offer, ql.attempt_report, ql.attestation, ql.refused_report,
-  ql.run_event, ql.agenda, ql.run_fault
+  ql.run_event, ql.agenda, ql.run_fault, ql.trigger_run
 to ql_retention;
 grant update (updated_at_ms) on ql.run to ql_retention;

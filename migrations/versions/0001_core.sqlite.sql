@@ -1,7 +1,7 @@
 -- 0001_core, sqlite: written by scripts/freeze.py, never by hand.
 -- LOCKS    only what it makes itself
 
--- from sql/sqlite/table.sql sha256 00881510f980679fabbddca227e3c7afdd98e4927980a4eaa503803cc83defab
+-- from sql/sqlite/table.sql sha256 d62bc5ef93ce892a6ad8c0e871a40438e599d099ea21ab1b14c5c3977d9a3eca
 -- TABLES — mirror of sql/postgres/table.sql. Immutable columns come first in each table;
 -- trigger.sql refuses to change a column before the line "moves". Text compares by byte.
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -160,14 +160,16 @@ create table trigger_schedule (
 create index trigger_due on trigger_schedule (due_at_ms, package_key, trigger_key)
 where due_at_ms is not null;
 
--- runs of a trigger that were open when it was last decided about; the next decision forgets those
--- that have ended
 create table trigger_run (
+  run_id text primary key,
   package_key text not null,
   trigger_key text not null,
-  run_id text not null,
-  primary key (package_key, trigger_key, run_id)
+  -- moves
+  open_at_ms integer  -- null once a decision has found that the run has ended
 ) strict, without rowid;
+
+create index trigger_run_open on trigger_run (package_key, trigger_key, run_id)
+where open_at_ms is not null;
 
 create table trigger_fault (
   package_key text not null,
@@ -499,7 +501,7 @@ create table run_fault (
   constraint fault_error_fits check (length(cast(error as blob)) <= 2048)
 ) strict, without rowid;
 
--- from sql/sqlite/trigger.sql sha256 c1e533be26ec0cbac5f96f33a2b53a6bfffe5bf878b87622b8bf761ce7b0f76b
+-- from sql/sqlite/trigger.sql sha256 ffbc90a8a60682f790c8f87baeda86f4eebf4988cbc74309c22dac076c226712
 -- TRIGGERS — what may not change, in place of PostgreSQL's column rights. An insert of an existing
 -- key is refused too, since `insert or replace` would walk past a delete trigger; connections turn
 -- recursive_triggers on. Such a trigger fires on `set x = x` as well.
@@ -525,7 +527,7 @@ begin
   select raise(abort, 'QL500 a schedule keeps its key');
 end;
 
-create trigger trigger_run_keeps before update on trigger_run
+create trigger trigger_run_keeps before update of run_id, package_key, trigger_key on trigger_run
 begin
   select raise(abort, 'QL500 a run stays that of its trigger');
 end;
@@ -828,6 +830,12 @@ create trigger step_run_goes_with_its_run before delete on step_run
 when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 a step goes only with its run');
+end;
+
+create trigger trigger_run_goes_with_its_run before delete on trigger_run
+when exists (select 1 from run as r where r.run_id = old.run_id)
+begin
+  select raise(abort, 'QL500 a run stays that of its trigger');
 end;
 
 create trigger task_attempt_goes_with_its_run before delete on task_attempt
@@ -1231,7 +1239,7 @@ from (
     and (select r.version from run as r where r.run_id = k.run_id) = 0
 ) as e;
 
--- from sql/decision/schedule.sql sha256 0b91925a6047542777a7101ad456810c76e79377b3401987b8f43999f29882f4
+-- from sql/decision/schedule.sql sha256 8b75ca1dbd23ba1b1e80f2a4b1fbdeb9cbca1321ca6d4d4b374d0cf9c9aee3f0
 -- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each
 -- way in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at
 -- most the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was
@@ -1259,6 +1267,7 @@ select
         join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
+          and m.open_at_ms is not null
           and r.finished_at_ms is null
       )
       then 'skip'
@@ -1274,6 +1283,7 @@ select
         join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
+          and m.open_at_ms is not null
           and r.finished_at_ms is null
       )
       then 'overlap'
@@ -1322,7 +1332,8 @@ select
   'the end of that run' as resolved_by
 from trigger_run as m
 join run as r on r.run_id = m.run_id
-where r.finished_at_ms is null
+where m.open_at_ms is not null
+  and r.finished_at_ms is null
   and (
     select t.overlap
     from trigger as t
@@ -2347,7 +2358,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 043d86be22b224d946c061b5b62ac17921758e15d3e206413f52474204a5e741
+-- from sql/decision/violation.sql sha256 3d6e09939ccca223646d89129a6d62e2c37c5a8557bae622775a52fb59d10ab1
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2686,6 +2697,8 @@ from (
   select g.run_id, g.stage as entity_id from agenda as g
   union all
   select u.run_id, u.stage as entity_id from run_fault as u
+  union all
+  select y.run_id, y.trigger_key as entity_id from trigger_run as y
 ) as o
 where not exists (select 1 from run as r where r.run_id = o.run_id)
 union all
@@ -2709,9 +2722,10 @@ where r.trigger_key is not null
   and not exists (
     select 1
     from trigger_run as m
-    where m.package_key = r.package_key
+    where m.run_id = r.run_id
+      and m.package_key = r.package_key
       and m.trigger_key = r.trigger_key
-      and m.run_id = r.run_id
+      and m.open_at_ms is not null
   );
 
 -- from sql/decision/reading.sql sha256 298b9afbf67046ef7e1f0812dcbd23ec7697e48ddf65ae75551b52b19e1897a3

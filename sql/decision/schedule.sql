@@ -25,6 +25,7 @@ select
         join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
+          and m.open_at_ms is not null
           and r.finished_at_ms is null
       )
       then 'skip'
@@ -40,6 +41,7 @@ select
         join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
+          and m.open_at_ms is not null
           and r.finished_at_ms is null
       )
       then 'overlap'
@@ -88,7 +90,8 @@ select
   'the end of that run' as resolved_by
 from trigger_run as m
 join run as r on r.run_id = m.run_id
-where r.finished_at_ms is null
+where m.open_at_ms is not null
+  and r.finished_at_ms is null
   and (
     select t.overlap
     from trigger as t

@@ -336,6 +336,8 @@ from (
   select g.run_id, g.stage as entity_id from agenda as g
   union all
   select u.run_id, u.stage as entity_id from run_fault as u
+  union all
+  select y.run_id, y.trigger_key as entity_id from trigger_run as y
 ) as o
 where not exists (select 1 from run as r where r.run_id = o.run_id)
 union all
@@ -359,7 +361,8 @@ where r.trigger_key is not null
   and not exists (
     select 1
     from trigger_run as m
-    where m.package_key = r.package_key
+    where m.run_id = r.run_id
+      and m.package_key = r.package_key
       and m.trigger_key = r.trigger_key
-      and m.run_id = r.run_id
+      and m.open_at_ms is not null
   );

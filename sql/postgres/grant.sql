@@ -75,8 +75,9 @@ grant usage on type ql.effect, ql.command to ql_authority;
 -- what moves
 grant select, insert on
   ql.package, ql.package_generation, ql.trigger, ql.trigger_schedule, ql.run, ql.step_run,
-  ql.task_attempt, ql.attempt_lease, ql.worker_session
+  ql.task_attempt, ql.attempt_lease, ql.worker_session, ql.trigger_run
 to ql_authority;
+grant update (open_at_ms) on ql.trigger_run to ql_authority;
 grant update (generation, base_dir, updated_at_ms) on ql.package to ql_authority;
 grant update (state, ended_at_ms) on ql.package_generation to ql_authority;
 grant update (
@@ -109,8 +110,7 @@ grant update (
 ) on ql.worker_session to ql_authority;
 
 -- what is due, and what failed: gone when it is done
-grant select, insert, delete on ql.agenda, ql.run_fault, ql.trigger_run, ql.trigger_fault
-to ql_authority;
+grant select, insert, delete on ql.agenda, ql.run_fault, ql.trigger_fault to ql_authority;
 grant update (due_at_ms) on ql.agenda to ql_authority;
 grant update (error, fault_count, first_at_ms, last_at_ms, next_try_at_ms) on ql.run_fault
 to ql_authority;
@@ -132,6 +132,6 @@ grant select on ql.retention_due to ql_retention;
 grant select, delete on
   ql.run, ql.run_input, ql.step_run, ql.step_output, ql.task_attempt, ql.attempt_lease,
   ql.cancel_intent, ql.attempt_offer, ql.attempt_report, ql.attestation, ql.refused_report,
-  ql.run_event, ql.agenda, ql.run_fault
+  ql.run_event, ql.agenda, ql.run_fault, ql.trigger_run
 to ql_retention;
 grant update (updated_at_ms) on ql.run to ql_retention;

@@ -1,8 +1,8 @@
--- FAULTS OF TRIGGERS — what a scheduler does with one that raised, and when any of them is looked at
--- again.
+-- FAULTS OF TRIGGERS — what a scheduler does with one that raised, and when any of them is looked
+-- at again.
 
--- STEP     record_trigger_fault — a trigger raised: keep the error, try again later (1 s, then twice
---          as long each time, up to 5 min), and let the others pass
+-- STEP     record_trigger_fault — a trigger raised: keep the error, try again later (1 s, then
+--          twice as long each time, up to 5 min), and let the others pass
 -- LOCKS    trigger_schedule (skip locked)
 -- READS    trigger_fault
 -- WRITES   trigger_fault, trigger_schedule

@@ -28,8 +28,8 @@ begin
 end;
 $$;
 
--- STEP     resume_trigger — a paused trigger fires again, by its misfire rule if it is late; one that
---          raised is tried at once
+-- STEP     resume_trigger — a paused trigger fires again, by its misfire rule if it is late; one
+--          that raised is tried at once
 -- LOCKS    trigger, trigger_schedule (waits)
 -- READS    trigger
 -- WRITES   trigger, trigger_schedule, trigger_fault
@@ -58,8 +58,8 @@ begin
 end;
 $$;
 
--- STEP     fire_trigger — what a trigger starts, now and once; whether it is paused or what it started
---          before is still open does not matter, and its cursor stays
+-- STEP     fire_trigger — what a trigger starts, now and once; whether it is paused or what it
+--          started before is still open does not matter, and its cursor stays
 -- LOCKS    package_generation (for share: the start guard), trigger_schedule (waits)
 -- READS    trigger, run
 -- WRITES   trigger_run, run, run_input; through ql.apply_effects
@@ -124,7 +124,7 @@ end;
 $$;
 
 -- HELPER   admit_occurrence — the run of a trigger, false when it is there already; runs of it that
---          have ended are forgotten
+--          have ended are marked
 -- LOCKS    package_generation (for share; the caller holds trigger_schedule)
 -- READS    trigger
 -- WRITES   trigger_run, run, run_input; through ql.apply_effects
@@ -144,9 +144,11 @@ declare
   v_kind text;
   v_target_key text;
 begin
-  delete from ql.trigger_run as m
+  update ql.trigger_run as m
+  set open_at_ms = null
   where m.package_key = p_package_key
     and m.trigger_key = p_trigger_key
+    and m.open_at_ms is not null
     and not exists (
       select from ql.run as r where r.run_id = m.run_id and r.finished_at_ms is null
     );
@@ -171,8 +173,8 @@ begin
   ) then
     return false;
   end if;
-  insert into ql.trigger_run (package_key, trigger_key, run_id)
-  values (p_package_key, p_trigger_key, p_run_id);
+  insert into ql.trigger_run (run_id, package_key, trigger_key, open_at_ms)
+  values (p_run_id, p_package_key, p_trigger_key, ql.now_ms());
   return true;
 end;
 $$;

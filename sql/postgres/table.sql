@@ -156,14 +156,16 @@ create index trigger_due on ql.trigger_schedule (due_at_ms, package_key, trigger
 where due_at_ms is not null;
 create index trigger_claimed on ql.trigger_schedule (claim_token) where claim_token is not null;
 
--- runs of a trigger that were open when it was last decided about; the next decision forgets those
--- that have ended
 create table ql.trigger_run (
+  run_id text collate "C" primary key,
   package_key text collate "C" not null,
   trigger_key text collate "C" not null,
-  run_id text collate "C" not null,
-  primary key (package_key, trigger_key, run_id)
+  -- moves
+  open_at_ms bigint  -- null once a decision has found that the run has ended
 );
+
+create index trigger_run_open on ql.trigger_run (package_key, trigger_key, run_id)
+where open_at_ms is not null;
 
 create table ql.trigger_fault (
   package_key text collate "C" not null,

@@ -1,5 +1,5 @@
--- FAULTS OF TRIGGERS — what a scheduler does with one that raised, and when any of them is looked at
--- again. Mirror of
+-- FAULTS OF TRIGGERS — what a scheduler does with one that raised, and when any of them is looked
+-- at again. Mirror of
 -- sql/postgres/schedule_fault.sql.
 
 -- STEP     record_trigger_fault — a trigger raised: try again later, and let the others pass

@@ -22,8 +22,8 @@ select
 from trigger as t
 where t.package_key = :p_package_key and t.trigger_key = :p_trigger_key;
 
--- STEP     resume_trigger — a paused trigger fires again, by its misfire rule if it is late; one that
---          raised is tried at once
+-- STEP     resume_trigger — a paused trigger fires again, by its misfire rule if it is late; one
+--          that raised is tried at once
 -- WRITES   trigger, trigger_schedule, trigger_fault
 -- RAISES   QL404
 -- REPLAY   exact
@@ -46,8 +46,8 @@ select
 from trigger as t
 where t.package_key = :p_package_key and t.trigger_key = :p_trigger_key;
 
--- STEP     fire_trigger — what a trigger starts, now and once; whether it is paused or what it started
---          before is still open does not matter, and its cursor stays
+-- STEP     fire_trigger — what a trigger starts, now and once; whether it is paused or what it
+--          started before is still open does not matter, and its cursor stays
 -- WRITES   trigger_run, run, run_input; through apply_effects
 -- RETURNS  created | existing
 -- RAISES   QL400, QL404
@@ -102,25 +102,28 @@ from temp.admission as a
 cross join run as r on r.run_id = a.run_id;
 
 -- HELPER   admit_occurrence — the run of temp.admission, unless it is there already; runs of its
---          trigger that have ended are forgotten
-delete from trigger_run
-where (package_key, trigger_key) in (
+--          trigger that have ended are marked
+update trigger_run
+set open_at_ms = null
+where (package_key, trigger_key) = (
     select
       a.package_key,
       a.trigger_key
     from temp.admission as a
   )
+  and open_at_ms is not null
   and not exists (
     select 1 from run as r where r.run_id = trigger_run.run_id and r.finished_at_ms is null
   );
 
 -- CALL     admit_run
 
-insert into trigger_run (package_key, trigger_key, run_id)
+insert into trigger_run (run_id, package_key, trigger_key, open_at_ms)
 select
+  a.run_id,
   a.package_key,
   a.trigger_key,
-  a.run_id
+  :now_ms
 from temp.admission as a
 where a.outcome = 'created';
 

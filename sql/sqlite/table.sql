@@ -156,14 +156,16 @@ create table trigger_schedule (
 create index trigger_due on trigger_schedule (due_at_ms, package_key, trigger_key)
 where due_at_ms is not null;
 
--- runs of a trigger that were open when it was last decided about; the next decision forgets those
--- that have ended
 create table trigger_run (
+  run_id text primary key,
   package_key text not null,
   trigger_key text not null,
-  run_id text not null,
-  primary key (package_key, trigger_key, run_id)
+  -- moves
+  open_at_ms integer  -- null once a decision has found that the run has ended
 ) strict, without rowid;
+
+create index trigger_run_open on trigger_run (package_key, trigger_key, run_id)
+where open_at_ms is not null;
 
 create table trigger_fault (
   package_key text not null,
