@@ -184,8 +184,8 @@ WORKFLOW = Thing(
     ("steps",),
 )  # fmt: skip
 TRIGGER = Thing(
-    "trigger", "A trigger", "A time at which a workflow or a task starts. Triggers are checked and "
-    "stored; nothing fires them yet.",
+    "trigger", "A trigger", "A time at which a workflow or a task starts, where an edge or "
+    "another scheduler runs.",
     (
         NAME,
         Key("cron", "cron expression", "Five fields, six with seconds first, or `@daily` and the "

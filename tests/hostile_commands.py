@@ -55,6 +55,8 @@ WORDS = {
     "watch": ["none"], "events": ["RUN"], "explain": ["RUN"], "logs": ["RUN"],
     "graph": ["jobs.yaml", "etl"], "purge": ["--older-than", "1d"], "backup": ["b.db"],
     "restore": ["none.db"], "completion": ["bash"], "cron next": ["@daily"],
+    "schedules": ["nightly"], "trigger pause": ["nightly", "t"],
+    "trigger resume": ["nightly", "t"], "trigger fire": ["nightly", "t"],
 }  # fmt: skip
 
 

@@ -26,6 +26,8 @@ COMMANDS = {
     "cancel": "cancel",
     "retry": "retry",
     "declare-stopped": "operator",
+    "schedules": "schedules",
+    "trigger": "trigger",
     "status": "status",
     "runs": "listing",
     "show": "looking",

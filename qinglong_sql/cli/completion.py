@@ -137,6 +137,15 @@ def _targets(ctx: click.Context, incomplete: str) -> Found:
     return _items(dict.fromkeys(keys), incomplete)
 
 
+def _triggers(ctx: click.Context, incomplete: str) -> Found:
+    """The triggers of the package that was named."""
+    named = ctx.params.get("package")
+    if not named:
+        return []
+    rows = _read(ctx, "trigger_state", order="trigger_key", package_key=named)
+    return _items((row["trigger_key"] for row in rows if row["state"] != "withdrawn"), incomplete)
+
+
 def _steps(ctx: click.Context, incomplete: str) -> Found:
     run = str(ctx.params.get("run") or "")
     if not re.fullmatch(r"[A-Za-z0-9]{2,36}", run):
@@ -168,6 +177,7 @@ KNOWN: dict[str, Callable[[click.Context, str], Found]] = {
     "attempt": _attempts,
     "package": _packages,
     "target": _targets,
+    "trigger": _triggers,
     "workflow": _targets,
     "step": _steps,
     "subject": _subjects,

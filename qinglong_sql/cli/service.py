@@ -13,6 +13,8 @@ from qinglong_sql.cli.words import print_json, say, span
 from qinglong_sql.store import Store
 from qinglong_sql.zones import TZ_RELEASE, assert_pinned
 
+TRIGGER_FAULT = ("package_key", "trigger_key", "fault_error", "fault_count")
+
 
 @click.command()
 @click.option("--to", default="head", show_default=True, help="The revision to go to.")
@@ -106,6 +108,11 @@ def findings(store: Store) -> dict[str, Any]:
         "time_zones": f"tzdata {TZ_RELEASE}",
         "violations": store.read("violation", order="run_id, rule, entity_id"),
         "faults": store.read("fault_state", order="run_id, stage"),
+        "trigger_faults": [
+            {name: row[name] for name in TRIGGER_FAULT}
+            for row in store.read("trigger_state", order="package_key, trigger_key")
+            if row["fault_error"] is not None
+        ],
         "running": len(store.read("open_run")),
         "lag_ms": now - oldest[0]["due_at_ms"] if oldest and oldest[0]["due_at_ms"] < now else 0,
     }
@@ -123,7 +130,13 @@ def told(found: dict[str, Any], revision: str) -> None:
             f"fault: {fault['run_id']} {fault['stage']}, {fault['fault_count']} times: "
             f"{fault['error']}"
         )
+    for row in found["trigger_faults"]:
+        say(
+            f"fault: trigger {row['package_key']}/{row['trigger_key']}, {row['fault_count']} times:"
+            f" {row['fault_error']}"
+        )
     for row in found["violations"]:
-        say(f"violation: {row['rule']}: run {row['run_id']}, {row['entity_id']}")
+        run = f"run {row['run_id']}, " if row["run_id"] else ""
+        say(f"violation: {row['rule']}: {run}{row['entity_id']}")
     if not found["violations"]:
         say("violations: none")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qinglong_sql.cli.alone import edge_here, is_stopped, silent_words, undriven
+from qinglong_sql.cli.clockwork import faulty, overdue
 from qinglong_sql.cli.options import PLACE
 from qinglong_sql.cli.outlook import last_failed, open_of
 from qinglong_sql.cli.reasons import OVERDUE_MS, Reason, Screen, reason_of, waits
@@ -23,7 +24,14 @@ LOOKED_AT = 100  # open runs, the oldest first
 FAULTS = 20
 ENDED = 5
 HANDOVER_MS = 10_000  # from a `start` to the `edge` that somebody types next
-OTHERWISE = ("hold", "evidence", "fault", "package", "edge")  # troubles that no driver ends
+OTHERWISE = (
+    "hold",
+    "evidence",
+    "fault",
+    "package",
+    "edge",
+    "trigger_fault",
+)  # troubles that no driver ends
 LIVE = ("claimed", "starting", "running")
 
 
@@ -41,11 +49,13 @@ def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
     busy = served_by(store, held, edge, screen.now)
     screen = replace(screen, busy=busy)
     why = {run["run_id"]: waits(store, run["run_id"]) for run in runs}
+    packages = packages_of(store)
     stuck = silent(edge) + stuck_of(runs, why, screen, due) + unpublished(edge, screen)
+    stuck += late_triggers(packages, screen)
     alone = bool(runs) and undriven(store, dsn)
     if alone or silent(edge):  # one cause is told once
         stuck = [row for row in stuck if row["waits_for"] in OTHERWISE]
-    packages, ended = packages_of(store), ended_of(store, len(counted))
+    ended = ended_of(store, len(counted))
     late = alone and screen.now - runs[0]["admitted_at_ms"] > HANDOVER_MS
     return {
         "ok": not stuck and not late,
@@ -211,6 +221,17 @@ def unpublished(edge: dict[str, Any] | None, screen: Screen) -> list[Row]:
                "attempt_id": None, "since_ms": None}  # fmt: skip
         reason = Reason(f"not published: {words}", "a file that checks", command, True)
         _add(told, ("package", path), row, reason)
+    return list(told.values())
+
+
+def late_triggers(packages: list[Row], screen: Screen) -> list[Row]:
+    """Triggers that raise, each of them, and those that nobody fires, as one."""
+    triggers = [one for row in packages for one in row["triggers"]]
+    told: dict[tuple[str, str], Row] = {}
+    for row, reason in faulty(triggers, screen):
+        _add(told, ("trigger", row["waits_on"]), row, reason)
+    for row, reason in overdue(triggers, screen):
+        _add(told, ("trigger", ""), row, reason)
     return list(told.values())
 
 

@@ -70,11 +70,6 @@ def told(found: dict[str, Any], screen: Screen, wide: int) -> None:
     """The document for people: trouble first, then what moves, then what has ended."""
     for words, colour in headlines(found, screen):
         say_wrapped(words, wide, 2, fg=colour, bold=True)
-    triggers = sum(one["state"] == "active" for row in found["packages"] for one in row["triggers"])
-    if triggers:
-        many = counted(triggers, False, "trigger")
-        does = "does not fire" if triggers == 1 else "do not fire"
-        say_wrapped(f"! {many} {does} yet: this version only checks and stores them", wide, 2)
     if found["looked_at_count"] < found["open_count"]:
         say_wrapped(f"only the oldest {found['looked_at_count']} open runs were looked at", wide)
     place(found, screen, wide)
