@@ -1240,7 +1240,7 @@ from (
     and (select r.version from run as r where r.run_id = k.run_id) = 0
 ) as e;
 
--- from sql/decision/schedule.sql sha256 8b75ca1dbd23ba1b1e80f2a4b1fbdeb9cbca1321ca6d4d4b374d0cf9c9aee3f0
+-- from sql/decision/schedule.sql sha256 be2d823505c8f7a5fb6aa75cb7a6d4784b8983d6c26f311cccff62cea853a711
 -- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each
 -- way in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at
 -- most the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was
@@ -1265,11 +1265,10 @@ select
       and exists (
         select 1
         from trigger_run as m
-        join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
           and m.open_at_ms is not null
-          and r.finished_at_ms is null
+          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
       )
       then 'skip'
     else 'admit'
@@ -1281,11 +1280,10 @@ select
       and exists (
         select 1
         from trigger_run as m
-        join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
           and m.open_at_ms is not null
-          and r.finished_at_ms is null
+          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
       )
       then 'overlap'
   end as cause
@@ -1328,13 +1326,12 @@ select
   m.trigger_key,
   'overlap' as waits_for,
   m.run_id as waits_on,
-  r.admitted_at_ms as since_ms,
+  m.open_at_ms as since_ms,
   cast(null as bigint) as due_at_ms,
   'the end of that run' as resolved_by
 from trigger_run as m
-join run as r on r.run_id = m.run_id
 where m.open_at_ms is not null
-  and r.finished_at_ms is null
+  and (select r.status from run as r where r.run_id = m.run_id) = 'running'
   and (
     select t.overlap
     from trigger as t
@@ -4457,7 +4454,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/schedule.sql sha256 86f40517126bdb0961558b1f04e8f18e8d838545b265c7748c03a7edbd711374
+-- from sql/postgres/schedule.sql sha256 0a78fdbb19b0cbc4aefda8d8f23f202b3e3fcec2803fbfc716ef89d67d04adf4
 -- SCHEDULE — a due trigger fires once (DOMAIN §3.10). A scheduler claims what is due, computes the
 -- next times outside, by the pinned time zone database, and commits; whatever dies in between, the
 -- claim runs out, and the run's id is derived from trigger and time. Commit never waits for a row.
@@ -4549,19 +4546,29 @@ begin
     from picked as p
     where s.package_key = p.package_key
       and s.trigger_key = p.trigger_key
-      and exists (
-        select
+      -- a scalar subquery, which no planner makes a join with all triggers of
+      and (
+        select g.state
         from ql.trigger as t
         join ql.package_generation as g
           on g.package_key = t.package_key and g.generation = t.generation
         where t.package_key = p.package_key
           and t.trigger_key = p.trigger_key
           and t.state = 'active'
-          and g.state = 'active'
-      )
+      ) = 'active'
     returning
       s.package_key,
       s.trigger_key,
+      (
+        select t.cron
+        from ql.trigger as t
+        where t.package_key = s.package_key and t.trigger_key = s.trigger_key
+      ) as cron,
+      (
+        select t.tz
+        from ql.trigger as t
+        where t.package_key = s.package_key and t.trigger_key = s.trigger_key
+      ) as tz,
       s.next_fire_at_ms,
       s.updated_at_ms,
       s.state_version,
@@ -4570,15 +4577,14 @@ begin
   select
     c.package_key,
     c.trigger_key,
-    t.cron,
-    t.tz,
+    c.cron,
+    c.tz,
     c.next_fire_at_ms,
     c.updated_at_ms,
     c.state_version,
     c.claim_version,
     v_now
   from claimed as c
-  join ql.trigger as t on t.package_key = c.package_key and t.trigger_key = c.trigger_key
   order by coalesce(c.next_fire_at_ms, 0), c.package_key, c.trigger_key;
 end;
 $$;
@@ -4748,7 +4754,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/schedule_trigger.sql sha256 da4964f8125ed012887f859c9f83f7cfeaa21b9d2803e093ef6d4f254d31752e
+-- from sql/postgres/schedule_trigger.sql sha256 02541b145235f65c62946c773632714042178876fead13b7efe208845994496e
 -- TRIGGERS — what an operator does with one: pause, resume, fire now. A withdrawn one is unknown
 -- (DESIGN §5, generations).
 
@@ -4900,9 +4906,7 @@ begin
   where m.package_key = p_package_key
     and m.trigger_key = p_trigger_key
     and m.open_at_ms is not null
-    and not exists (
-      select from ql.run as r where r.run_id = m.run_id and r.finished_at_ms is null
-    );
+    and (select r.status from ql.run as r where r.run_id = m.run_id) is distinct from 'running';
   if exists (select from ql.run as r where r.run_id = p_run_id) then
     return false;
   end if;

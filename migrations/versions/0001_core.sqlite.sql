@@ -1239,7 +1239,7 @@ from (
     and (select r.version from run as r where r.run_id = k.run_id) = 0
 ) as e;
 
--- from sql/decision/schedule.sql sha256 8b75ca1dbd23ba1b1e80f2a4b1fbdeb9cbca1321ca6d4d4b374d0cf9c9aee3f0
+-- from sql/decision/schedule.sql sha256 be2d823505c8f7a5fb6aa75cb7a6d4784b8983d6c26f311cccff62cea853a711
 -- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each
 -- way in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at
 -- most the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was
@@ -1264,11 +1264,10 @@ select
       and exists (
         select 1
         from trigger_run as m
-        join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
           and m.open_at_ms is not null
-          and r.finished_at_ms is null
+          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
       )
       then 'skip'
     else 'admit'
@@ -1280,11 +1279,10 @@ select
       and exists (
         select 1
         from trigger_run as m
-        join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
           and m.open_at_ms is not null
-          and r.finished_at_ms is null
+          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
       )
       then 'overlap'
   end as cause
@@ -1327,13 +1325,12 @@ select
   m.trigger_key,
   'overlap' as waits_for,
   m.run_id as waits_on,
-  r.admitted_at_ms as since_ms,
+  m.open_at_ms as since_ms,
   cast(null as bigint) as due_at_ms,
   'the end of that run' as resolved_by
 from trigger_run as m
-join run as r on r.run_id = m.run_id
 where m.open_at_ms is not null
-  and r.finished_at_ms is null
+  and (select r.status from run as r where r.run_id = m.run_id) = 'running'
   and (
     select t.overlap
     from trigger as t

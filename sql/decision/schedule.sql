@@ -22,11 +22,10 @@ select
       and exists (
         select 1
         from trigger_run as m
-        join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
           and m.open_at_ms is not null
-          and r.finished_at_ms is null
+          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
       )
       then 'skip'
     else 'admit'
@@ -38,11 +37,10 @@ select
       and exists (
         select 1
         from trigger_run as m
-        join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
           and m.open_at_ms is not null
-          and r.finished_at_ms is null
+          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
       )
       then 'overlap'
   end as cause
@@ -85,13 +83,12 @@ select
   m.trigger_key,
   'overlap' as waits_for,
   m.run_id as waits_on,
-  r.admitted_at_ms as since_ms,
+  m.open_at_ms as since_ms,
   cast(null as bigint) as due_at_ms,
   'the end of that run' as resolved_by
 from trigger_run as m
-join run as r on r.run_id = m.run_id
 where m.open_at_ms is not null
-  and r.finished_at_ms is null
+  and (select r.status from run as r where r.run_id = m.run_id) = 'running'
   and (
     select t.overlap
     from trigger as t

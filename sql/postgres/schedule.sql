@@ -89,19 +89,29 @@ begin
     from picked as p
     where s.package_key = p.package_key
       and s.trigger_key = p.trigger_key
-      and exists (
-        select
+      -- a scalar subquery, which no planner makes a join with all triggers of
+      and (
+        select g.state
         from ql.trigger as t
         join ql.package_generation as g
           on g.package_key = t.package_key and g.generation = t.generation
         where t.package_key = p.package_key
           and t.trigger_key = p.trigger_key
           and t.state = 'active'
-          and g.state = 'active'
-      )
+      ) = 'active'
     returning
       s.package_key,
       s.trigger_key,
+      (
+        select t.cron
+        from ql.trigger as t
+        where t.package_key = s.package_key and t.trigger_key = s.trigger_key
+      ) as cron,
+      (
+        select t.tz
+        from ql.trigger as t
+        where t.package_key = s.package_key and t.trigger_key = s.trigger_key
+      ) as tz,
       s.next_fire_at_ms,
       s.updated_at_ms,
       s.state_version,
@@ -110,15 +120,14 @@ begin
   select
     c.package_key,
     c.trigger_key,
-    t.cron,
-    t.tz,
+    c.cron,
+    c.tz,
     c.next_fire_at_ms,
     c.updated_at_ms,
     c.state_version,
     c.claim_version,
     v_now
   from claimed as c
-  join ql.trigger as t on t.package_key = c.package_key and t.trigger_key = c.trigger_key
   order by coalesce(c.next_fire_at_ms, 0), c.package_key, c.trigger_key;
 end;
 $$;

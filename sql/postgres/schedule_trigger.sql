@@ -149,9 +149,7 @@ begin
   where m.package_key = p_package_key
     and m.trigger_key = p_trigger_key
     and m.open_at_ms is not null
-    and not exists (
-      select from ql.run as r where r.run_id = m.run_id and r.finished_at_ms is null
-    );
+    and (select r.status from ql.run as r where r.run_id = m.run_id) is distinct from 'running';
   if exists (select from ql.run as r where r.run_id = p_run_id) then
     return false;
   end if;

@@ -112,9 +112,8 @@ where (package_key, trigger_key) = (
     from temp.admission as a
   )
   and open_at_ms is not null
-  and not exists (
-    select 1 from run as r where r.run_id = trigger_run.run_id and r.finished_at_ms is null
-  );
+  and (select r.status from run as r where r.run_id = trigger_run.run_id)
+    is distinct from 'running';
 
 -- CALL     admit_run
 
