@@ -5000,7 +5000,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/schedule_fault.sql sha256 a5ca937a630e87271dcf59c44010d8507dc0af2c7280e342c633b2c8cabc38a7
+-- from sql/postgres/schedule_fault.sql sha256 b6663002d8405918dcc366c367940d811326e812a0824bcaf95478f7ae822054
 -- FAULTS OF TRIGGERS — what a scheduler does with one that raised, and when any of them is looked
 -- at again.
 
@@ -5103,8 +5103,8 @@ begin
 end;
 $$;
 
--- HELPER   set_due — when the triggers of a package are looked at again; null is all of them. One that
---          is not active loses its claim
+-- HELPER   set_due — when the triggers of a package are looked at again; null is all of them. One
+--          that is not active loses its claim
 -- LOCKS    none (the caller holds trigger and trigger_schedule)
 -- READS    schedule_due
 -- WRITES   trigger_schedule

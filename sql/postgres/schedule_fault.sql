@@ -100,8 +100,8 @@ begin
 end;
 $$;
 
--- HELPER   set_due — when the triggers of a package are looked at again; null is all of them. One that
---          is not active loses its claim
+-- HELPER   set_due — when the triggers of a package are looked at again; null is all of them. One
+--          that is not active loses its claim
 -- LOCKS    none (the caller holds trigger and trigger_schedule)
 -- READS    schedule_due
 -- WRITES   trigger_schedule
