@@ -339,9 +339,7 @@ begin
   where m.package_key = p_package_key
     and m.trigger_key = p_trigger_key
     and m.open_at_ms is not null
-    and not exists (
-      select from ql.run as r where r.run_id = m.run_id and r.finished_at_ms is null
-    );
+    and (select r.status from ql.run as r where r.run_id = m.run_id) is distinct from 'running';
   if exists (select from ql.run as r where r.run_id = p_run_id) then
     return false;
   end if;
@@ -487,6 +485,7 @@ CREATE FUNCTION ql.announce(p_effects ql.effect[], p_stage text) RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+  v_now_ms bigint := ql.now_ms();  -- the effect time may lie ahead of a clock that stepped back
   v_ended text[];
   v_intended text[];
 begin
@@ -537,13 +536,18 @@ begin
         case
           when r.cancel_requested_at_ms is not null
             and (p_stage <> 'cancellation' or g.run_count > 0)
-            then r.updated_at_ms
+            then least(r.updated_at_ms, v_now_ms)
         end
       ),
       ('deadline', case when g.run_count > 0 then r.deadline_at_ms end),
-      ('task_admission', case when g.ready_count > 0 then r.updated_at_ms end),
+      ('task_admission', case when g.ready_count > 0 then least(r.updated_at_ms, v_now_ms) end),
       ('retry', g.retry_at_ms),
-      ('frontier', case when g.end_count > 0 and p_stage <> 'frontier' then r.updated_at_ms end)
+      (
+        'frontier',
+        case
+          when g.end_count > 0 and p_stage <> 'frontier' then least(r.updated_at_ms, v_now_ms)
+        end
+      )
   ) as d (stage, due_at_ms)
   where r.status = 'running'
     and d.due_at_ms is not null
@@ -2382,13 +2386,22 @@ declare
   v_later ql.effect[];
 begin
   select
-    coalesce(array_agg(row(e.*)::ql.effect) filter (where e.due_at_ms <= v_now), '{}'),
-    coalesce(array_agg(row(e.*)::ql.effect) filter (where e.due_at_ms > v_now), '{}')
+    coalesce(array_agg(row(e.*)::ql.effect) filter (where b.is_over is true), '{}'),
+    coalesce(array_agg(row(e.*)::ql.effect) filter (where b.is_over is not true), '{}')
   into v_effects, v_later
   from unnest(p_run_ids) as i (run_id)
   cross join lateral (
     select * from ql.retry_effect as v where v.run_id = i.run_id offset 0
-  ) as e;
+  ) as e
+  cross join lateral (
+    select
+      e.due_at_ms <= v_now
+      or e.due_at_ms > v_now + (
+        select w.longest_ms
+        from ql.retry_longest as w
+        where w.run_id = e.run_id and w.step_key = e.entity_id
+      ) as is_over
+  ) as b;
 
   perform ql.apply_effects(v_effects, 'retry');
   perform
@@ -3459,19 +3472,29 @@ begin
     from picked as p
     where s.package_key = p.package_key
       and s.trigger_key = p.trigger_key
-      and exists (
-        select
+      -- a scalar subquery, which no planner makes a join with all triggers of
+      and (
+        select g.state
         from ql.trigger as t
         join ql.package_generation as g
           on g.package_key = t.package_key and g.generation = t.generation
         where t.package_key = p.package_key
           and t.trigger_key = p.trigger_key
           and t.state = 'active'
-          and g.state = 'active'
-      )
+      ) = 'active'
     returning
       s.package_key,
       s.trigger_key,
+      (
+        select t.cron
+        from ql.trigger as t
+        where t.package_key = s.package_key and t.trigger_key = s.trigger_key
+      ) as cron,
+      (
+        select t.tz
+        from ql.trigger as t
+        where t.package_key = s.package_key and t.trigger_key = s.trigger_key
+      ) as tz,
       s.next_fire_at_ms,
       s.updated_at_ms,
       s.state_version,
@@ -3480,15 +3503,14 @@ begin
   select
     c.package_key,
     c.trigger_key,
-    t.cron,
-    t.tz,
+    c.cron,
+    c.tz,
     c.next_fire_at_ms,
     c.updated_at_ms,
     c.state_version,
     c.claim_version,
     v_now
   from claimed as c
-  join ql.trigger as t on t.package_key = c.package_key and t.trigger_key = c.trigger_key
   order by coalesce(c.next_fire_at_ms, 0), c.package_key, c.trigger_key;
 end;
 $$;
@@ -4180,9 +4202,25 @@ begin
     select
       m.run_id,
       m.stage,
-      case when m.due_at_ms = 0 then v_now else m.due_at_ms end
-    from ql.agenda_missing as m
-    where m.run_id = any(v_held)
+      min(m.due_at_ms)
+    from (
+      select
+        l.run_id,
+        l.stage,
+        case when l.due_at_ms = 0 then v_now else l.due_at_ms end as due_at_ms
+      from ql.agenda_missing as l
+      where l.run_id = any(v_held)
+      union all
+      select
+        h.run_id,
+        h.stage,
+        v_now + h.wait_ms
+      from ql.agenda_ahead as h
+      where h.run_id = any(v_held)
+        and h.since_ms > v_now
+        and h.due_at_ms > v_now + h.wait_ms
+    ) as m
+    group by m.run_id, m.stage
     on conflict on constraint agenda_pkey do update
     set due_at_ms = least(a.due_at_ms, excluded.due_at_ms)
     returning a.run_id
@@ -4190,6 +4228,10 @@ begin
   select coalesce(array_agg(p.run_id), '{}')
   into v_back
   from put_back as p;
+
+  update ql.run_fault as f
+  set next_try_at_ms = v_now + 300000
+  where f.run_id = any(v_back) and f.next_try_at_ms > v_now + 300000;
 
   return query
   select
@@ -5178,6 +5220,68 @@ WITH (fillfactor='50');
 ALTER TABLE ql.agenda OWNER TO ql_migrator;
 
 --
+-- Name: retry_longest; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.retry_longest AS
+ SELECT s.run_id,
+    s.step_key,
+    s.due_at_ms,
+    (t.max_backoff_ms + (t.max_backoff_ms / 8)) AS longest_ms
+   FROM (ql.step_run s
+     JOIN ql.task_revision t ON ((t.task_id = s.task_id)))
+  WHERE (s.status = 'retry_wait'::text);
+
+ALTER VIEW ql.retry_longest OWNER TO ql_migrator;
+
+--
+-- Name: run_fault; Type: TABLE; Schema: ql; Owner: ql_migrator
+--
+
+CREATE TABLE ql.run_fault (
+    run_id text NOT NULL COLLATE pg_catalog."C",
+    stage text NOT NULL COLLATE pg_catalog."C",
+    error text NOT NULL,
+    fault_count bigint NOT NULL,
+    first_at_ms bigint NOT NULL,
+    last_at_ms bigint NOT NULL,
+    next_try_at_ms bigint NOT NULL,
+    CONSTRAINT fault_error_fits CHECK ((octet_length(error) <= 2048))
+);
+
+ALTER TABLE ql.run_fault OWNER TO ql_migrator;
+
+--
+-- Name: agenda_ahead; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.agenda_ahead AS
+ SELECT run_id,
+    stage,
+    due_at_ms,
+        CASE
+            WHEN (faults > 0) THEN (due_at_ms - 300000)
+            WHEN (stage = 'retry'::text) THEN ( SELECT max((w.due_at_ms - w.longest_ms)) AS max
+               FROM ql.retry_longest w
+              WHERE (w.run_id = a.run_id))
+            ELSE due_at_ms
+        END AS since_ms,
+        CASE
+            WHEN (faults > 0) THEN 300000
+            ELSE 0
+        END AS wait_ms
+   FROM ( SELECT g.run_id,
+            g.stage,
+            g.due_at_ms,
+            ( SELECT count(*) AS count
+                   FROM ql.run_fault f
+                  WHERE ((f.run_id = g.run_id) AND (f.stage = g.stage))) AS faults
+           FROM ql.agenda g) a
+  WHERE ((faults > 0) OR (stage = ANY (ARRAY['frontier'::text, 'task_admission'::text, 'cancellation'::text, 'retry'::text])));
+
+ALTER VIEW ql.agenda_ahead OWNER TO ql_migrator;
+
+--
 -- Name: attempt_lease; Type: TABLE; Schema: ql; Owner: ql_migrator
 --
 
@@ -5550,23 +5654,6 @@ CREATE VIEW ql.recovery_due AS
   WHERE ((l.status = 'leased'::text) AND ((v.status = 'claimed'::text) OR ((l.self_fencing = 1) AND (v.on_lost <> 'hold'::text))));
 
 ALTER VIEW ql.recovery_due OWNER TO ql_migrator;
-
---
--- Name: run_fault; Type: TABLE; Schema: ql; Owner: ql_migrator
---
-
-CREATE TABLE ql.run_fault (
-    run_id text NOT NULL COLLATE pg_catalog."C",
-    stage text NOT NULL COLLATE pg_catalog."C",
-    error text NOT NULL,
-    fault_count bigint NOT NULL,
-    first_at_ms bigint NOT NULL,
-    last_at_ms bigint NOT NULL,
-    next_try_at_ms bigint NOT NULL,
-    CONSTRAINT fault_error_fits CHECK ((octet_length(error) <= 2048))
-);
-
-ALTER TABLE ql.run_fault OWNER TO ql_migrator;
 
 --
 -- Name: task_admission_effect; Type: VIEW; Schema: ql; Owner: ql_migrator
@@ -6347,6 +6434,29 @@ CREATE VIEW ql.fault_state AS
 ALTER VIEW ql.fault_state OWNER TO ql_migrator;
 
 --
+-- Name: run_input; Type: TABLE; Schema: ql; Owner: ql_migrator
+--
+
+CREATE TABLE ql.run_input (
+    run_id text NOT NULL COLLATE pg_catalog."C",
+    input text NOT NULL,
+    CONSTRAINT input_fits CHECK ((octet_length(input) <= 16384))
+);
+
+ALTER TABLE ql.run_input OWNER TO ql_migrator;
+
+--
+-- Name: input_state; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.input_state AS
+ SELECT run_id,
+    input
+   FROM ql.run_input i;
+
+ALTER VIEW ql.input_state OWNER TO ql_migrator;
+
+--
 -- Name: intent_effect; Type: VIEW; Schema: ql; Owner: ql_migrator
 --
 
@@ -6773,18 +6883,6 @@ CREATE VIEW ql.run_admission AS
 ALTER VIEW ql.run_admission OWNER TO ql_migrator;
 
 --
--- Name: run_input; Type: TABLE; Schema: ql; Owner: ql_migrator
---
-
-CREATE TABLE ql.run_input (
-    run_id text NOT NULL COLLATE pg_catalog."C",
-    input text NOT NULL,
-    CONSTRAINT input_fits CHECK ((octet_length(input) <= 16384))
-);
-
-ALTER TABLE ql.run_input OWNER TO ql_migrator;
-
---
 -- Name: run_state; Type: VIEW; Schema: ql; Owner: ql_migrator
 --
 
@@ -6898,12 +6996,13 @@ UNION ALL
     m.trigger_key,
     'overlap'::text AS waits_for,
     m.run_id AS waits_on,
-    r.admitted_at_ms AS since_ms,
+    m.open_at_ms AS since_ms,
     NULL::bigint AS due_at_ms,
     'the end of that run'::text AS resolved_by
-   FROM (ql.trigger_run m
-     JOIN ql.run r ON ((r.run_id = m.run_id)))
-  WHERE ((m.open_at_ms IS NOT NULL) AND (r.finished_at_ms IS NULL) AND (( SELECT t.overlap
+   FROM ql.trigger_run m
+  WHERE ((m.open_at_ms IS NOT NULL) AND (( SELECT r.status
+           FROM ql.run r
+          WHERE (r.run_id = m.run_id)) = 'running'::text) AND (( SELECT t.overlap
            FROM ql.trigger t
           WHERE ((t.package_key = m.package_key) AND (t.trigger_key = m.trigger_key) AND (t.state = 'active'::text))) = 'skip'::text));
 
@@ -6924,18 +7023,20 @@ CREATE VIEW ql.schedule_decision AS
             WHEN (a.word = 'early'::text) THEN 'initialize'::text
             WHEN ((a.word = 'late'::text) AND (t.misfire = 'skip'::text)) THEN 'skip'::text
             WHEN ((t.overlap = 'skip'::text) AND (EXISTS ( SELECT 1
-               FROM (ql.trigger_run m
-                 JOIN ql.run r ON ((r.run_id = m.run_id)))
-              WHERE ((m.package_key = t.package_key) AND (m.trigger_key = t.trigger_key) AND (m.open_at_ms IS NOT NULL) AND (r.finished_at_ms IS NULL))))) THEN 'skip'::text
+               FROM ql.trigger_run m
+              WHERE ((m.package_key = t.package_key) AND (m.trigger_key = t.trigger_key) AND (m.open_at_ms IS NOT NULL) AND (( SELECT r.status
+                       FROM ql.run r
+                      WHERE (r.run_id = m.run_id)) = 'running'::text))))) THEN 'skip'::text
             ELSE 'admit'::text
         END AS disposition,
         CASE
             WHEN (a.word = 'early'::text) THEN NULL::text
             WHEN ((a.word = 'late'::text) AND (t.misfire = 'skip'::text)) THEN 'misfire'::text
             WHEN ((t.overlap = 'skip'::text) AND (EXISTS ( SELECT 1
-               FROM (ql.trigger_run m
-                 JOIN ql.run r ON ((r.run_id = m.run_id)))
-              WHERE ((m.package_key = t.package_key) AND (m.trigger_key = t.trigger_key) AND (m.open_at_ms IS NOT NULL) AND (r.finished_at_ms IS NULL))))) THEN 'overlap'::text
+               FROM ql.trigger_run m
+              WHERE ((m.package_key = t.package_key) AND (m.trigger_key = t.trigger_key) AND (m.open_at_ms IS NOT NULL) AND (( SELECT r.status
+                       FROM ql.run r
+                      WHERE (r.run_id = m.run_id)) = 'running'::text))))) THEN 'overlap'::text
             ELSE NULL::text
         END AS cause
    FROM (ql.trigger t
@@ -8842,6 +8943,57 @@ GRANT SELECT,DELETE ON TABLE ql.agenda TO ql_retention;
 GRANT UPDATE(due_at_ms) ON TABLE ql.agenda TO ql_authority;
 
 --
+-- Name: TABLE retry_longest; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.retry_longest TO ql_authority;
+GRANT SELECT ON TABLE ql.retry_longest TO ql_reader;
+
+--
+-- Name: TABLE run_fault; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT,INSERT,DELETE ON TABLE ql.run_fault TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.run_fault TO ql_retention;
+
+--
+-- Name: COLUMN run_fault.error; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(error) ON TABLE ql.run_fault TO ql_authority;
+
+--
+-- Name: COLUMN run_fault.fault_count; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(fault_count) ON TABLE ql.run_fault TO ql_authority;
+
+--
+-- Name: COLUMN run_fault.first_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(first_at_ms) ON TABLE ql.run_fault TO ql_authority;
+
+--
+-- Name: COLUMN run_fault.last_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(last_at_ms) ON TABLE ql.run_fault TO ql_authority;
+
+--
+-- Name: COLUMN run_fault.next_try_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(next_try_at_ms) ON TABLE ql.run_fault TO ql_authority;
+
+--
+-- Name: TABLE agenda_ahead; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.agenda_ahead TO ql_authority;
+GRANT SELECT ON TABLE ql.agenda_ahead TO ql_reader;
+
+--
 -- Name: TABLE attempt_lease; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -9031,43 +9183,6 @@ GRANT SELECT ON TABLE ql.recovery_due TO ql_authority;
 GRANT SELECT ON TABLE ql.recovery_due TO ql_reader;
 
 --
--- Name: TABLE run_fault; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT,INSERT,DELETE ON TABLE ql.run_fault TO ql_authority;
-GRANT SELECT,DELETE ON TABLE ql.run_fault TO ql_retention;
-
---
--- Name: COLUMN run_fault.error; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(error) ON TABLE ql.run_fault TO ql_authority;
-
---
--- Name: COLUMN run_fault.fault_count; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(fault_count) ON TABLE ql.run_fault TO ql_authority;
-
---
--- Name: COLUMN run_fault.first_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(first_at_ms) ON TABLE ql.run_fault TO ql_authority;
-
---
--- Name: COLUMN run_fault.last_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(last_at_ms) ON TABLE ql.run_fault TO ql_authority;
-
---
--- Name: COLUMN run_fault.next_try_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT UPDATE(next_try_at_ms) ON TABLE ql.run_fault TO ql_authority;
-
---
 -- Name: TABLE task_admission_effect; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -9185,6 +9300,20 @@ GRANT SELECT ON TABLE ql.explain TO ql_reader;
 
 GRANT SELECT ON TABLE ql.fault_state TO ql_authority;
 GRANT SELECT ON TABLE ql.fault_state TO ql_reader;
+
+--
+-- Name: TABLE run_input; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT,INSERT ON TABLE ql.run_input TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.run_input TO ql_retention;
+
+--
+-- Name: TABLE input_state; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.input_state TO ql_authority;
+GRANT SELECT ON TABLE ql.input_state TO ql_reader;
 
 --
 -- Name: TABLE intent_effect; Type: ACL; Schema: ql; Owner: ql_migrator
@@ -9319,13 +9448,6 @@ GRANT SELECT ON TABLE ql.retry_effect TO ql_reader;
 
 GRANT SELECT ON TABLE ql.run_admission TO ql_authority;
 GRANT SELECT ON TABLE ql.run_admission TO ql_reader;
-
---
--- Name: TABLE run_input; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT,INSERT ON TABLE ql.run_input TO ql_authority;
-GRANT SELECT,DELETE ON TABLE ql.run_input TO ql_retention;
 
 --
 -- Name: TABLE run_state; Type: ACL; Schema: ql; Owner: ql_migrator

@@ -1211,11 +1211,10 @@ select
       and exists (
         select 1
         from trigger_run as m
-        join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
           and m.open_at_ms is not null
-          and r.finished_at_ms is null
+          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
       )
       then 'skip'
     else 'admit'
@@ -1227,11 +1226,10 @@ select
       and exists (
         select 1
         from trigger_run as m
-        join run as r on r.run_id = m.run_id
         where m.package_key = t.package_key
           and m.trigger_key = t.trigger_key
           and m.open_at_ms is not null
-          and r.finished_at_ms is null
+          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
       )
       then 'overlap'
   end as cause
@@ -1273,13 +1271,12 @@ select
   m.trigger_key,
   'overlap' as waits_for,
   m.run_id as waits_on,
-  r.admitted_at_ms as since_ms,
+  m.open_at_ms as since_ms,
   cast(null as bigint) as due_at_ms,
   'the end of that run' as resolved_by
 from trigger_run as m
-join run as r on r.run_id = m.run_id
 where m.open_at_ms is not null
-  and r.finished_at_ms is null
+  and (select r.status from run as r where r.run_id = m.run_id) = 'running'
   and (
     select t.overlap
     from trigger as t
@@ -1925,6 +1922,16 @@ from (
     and c.cancel_reason is null
 ) as e;
 
+CREATE VIEW retry_longest as
+select
+  s.run_id,
+  s.step_key,
+  s.due_at_ms,
+  t.max_backoff_ms + t.max_backoff_ms / 8 as longest_ms
+from step_run as s
+join task_revision as t on t.task_id = s.task_id
+where s.status = 'retry_wait';
+
 CREATE VIEW retry_effect as
 select
   s.run_id,
@@ -2314,6 +2321,33 @@ where not exists (
       select 1 from run_fault as f where f.run_id = m.run_id and f.stage = m.stage
     ))
 );
+
+CREATE VIEW agenda_ahead as
+select
+  a.run_id,
+  a.stage,
+  a.due_at_ms,
+  case
+    when a.faults > 0 then a.due_at_ms - 300000
+    when a.stage = 'retry' then (
+      select max(w.due_at_ms - w.longest_ms)
+      from retry_longest as w
+      where w.run_id = a.run_id
+    )
+    else a.due_at_ms
+  end as since_ms,
+  case when a.faults > 0 then 300000 else 0 end as wait_ms
+from (
+  select
+    g.run_id,
+    g.stage,
+    g.due_at_ms,
+    (
+      select count(*) from run_fault as f where f.run_id = g.run_id and f.stage = g.stage
+    ) as faults
+  from agenda as g
+) as a
+where a.faults > 0 or a.stage in ('frontier', 'task_admission', 'cancellation', 'retry');
 
 CREATE VIEW violation as
 select
@@ -2738,6 +2772,12 @@ select
   i.actor,
   i.requested_at_ms
 from cancel_intent as i;
+
+CREATE VIEW input_state as
+select
+  i.run_id,
+  i.input
+from run_input as i;
 
 CREATE VIEW step_state as
 select

@@ -5,10 +5,12 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from qinglong_sql.asking import Fuse
 from qinglong_sql.cadence import next_delay
+from qinglong_sql.clock_watch import ClockWatch
 from qinglong_sql.errors import Malformed, NotReady
 from qinglong_sql.execution import boottime_ms
 from qinglong_sql.limits import IDLE_STANDALONE_MS, LOCAL_PAUSE_MS, PAGE_SIZE
@@ -38,8 +40,13 @@ def drive(
     doors: Doors = NO_DOORS,
     lease: bool = True,
     clock: Callable[[], int] = boottime_ms,
+    watch: ClockWatch | None = None,
+    on_jump: Callable[[int], object] | None = None,
 ) -> None:
     """Run cycles and the worker until `until` says so; `on_change` is called when something moved.
+
+    At first, and when `watch` says that the clock was set back, the whole agenda is swept at once.
+    `on_jump` is told by how many milliseconds the clock was set.
 
     What a tick raises is told to `on_error` and tried again in the next one. It is raised when time
     cannot help (NotReady, Malformed), and when every tick of the last `give_up_ms` raised; who
@@ -47,9 +54,15 @@ def drive(
     ends when the descriptor `wake` is readable, which is then emptied, or one of `doors`, of which
     then its function is called. Without `lease` the worker takes nothing new. It stays open.
     """
-    turn, delay_ms, failing_since_ms = Turn(), 0.0, None
+    turn, delay_ms, failing_since_ms = Turn(whole=True), 0.0, None
+    watch = watch or ClockWatch()
     hopeless = NotReady if math.isinf(give_up_ms) else NotReady | Malformed
     while not until():
+        jump_ms = watch.look()
+        if jump_ms < 0:
+            turn = replace(turn, swept="", whole=True)
+        if jump_ms and on_jump:
+            on_jump(jump_ms)
         early = lease and failing_since_ms is None
         turn, moved, error = _tick(store, worker, turn, pages, lease=lease, early=early)
         if moved and on_change:
@@ -64,7 +77,8 @@ def drive(
                 raise error
             if on_error:
                 on_error(error)
-        delay_ms = next_delay(delay_ms, applied=moved and error is None, idle_ms=idle_ms)
+        at_once = (moved or turn.whole) and error is None
+        delay_ms = next_delay(delay_ms, applied=at_once, idle_ms=idle_ms)
         _wait(worker, delay_ms, wake, doors, clock)
 
 

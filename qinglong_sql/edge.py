@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import qinglong_sql
+from qinglong_sql.clock_watch import ClockWatch, words_of_jump
 from qinglong_sql.door import Door
 from qinglong_sql.drive import drive
 from qinglong_sql.edge_log import Log
@@ -72,7 +73,7 @@ class Edge:
             lease_ms=lease_ms,
             offers=setting.offers,
             stop_grace_ms=grace_ms,
-            note=lambda words: log.say("note", words),
+            note=lambda words: log.say("fault", words),
         )
         self._packages = packages and Packages(packages, publisher(store), log.say)
         self._runs = Runs(store, log, boottime_ms)
@@ -81,6 +82,7 @@ class Edge:
         self._erred = False
         self._last_error: dict[str, Any] | None = None
         self._look_at_ms = self._looked_ms = 0
+        self._watch = ClockWatch()
         self._queues = Queues(store, log, boottime_ms)
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._door = Door(folder, self.answer)
@@ -169,6 +171,8 @@ class Edge:
             wake=self.wake_read,
             doors={self._door.fileno(): self._door.serve},
             lease=lease,
+            watch=self._watch,
+            on_jump=lambda ms: self._log.say("note", words_of_jump(ms), jump_ms=ms),
         )
 
     def _enough(self) -> bool:

@@ -43,7 +43,7 @@ class Log:
 
     def say(self, event: str, words: str, **more: object) -> None:
         """One line. With `quiet` nothing but faults and trouble is said."""
-        if not self._quiet or event in ("fault", "trouble", "folder", "note", "killed"):
+        if not self._quiet or event in ("fault", "trouble", "folder", "killed"):
             self._write(event, words, more)
 
     def often(self, event: str, words: str, **more: object) -> None:

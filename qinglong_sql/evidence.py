@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from qinglong_sql.apart import read_plain
 from qinglong_sql.limits import STOP_GRACE_MS
-from qinglong_sql.linux import boot_id, namespace, start_ticks
+from qinglong_sql.linux import boot_id, is_stopped, namespace, start_ticks
 from qinglong_sql.slot import MIN_MARGIN_MS
 
 LOG_CAP_BYTES = 4 * 1024 * 1024
@@ -31,6 +31,8 @@ Why = Literal[
 ]
 EXIT = re.compile(r"(exit|signal):(\d\d?|1\d\d|2[0-4]\d|25[0-5])", re.ASCII)
 Evidence = Literal["receipt", "alive", "other_boot", "none"]
+# able: what guards it can end it, or nothing of it is left · stopped: it cannot now · gone: never
+Guarded = Literal["able", "stopped", "gone"]
 
 
 class RecordBroken(RuntimeError):
@@ -74,6 +76,16 @@ class Receipt:
     bytes_logged: int
     bytes_dropped: int
     error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Whether launcher or fork server of an execution can end it, and what names its processes."""
+
+    state: Guarded
+    attempt: str = ""
+    launcher_pid: int | None = None  # only one that lives
+    session: tuple[int, int] | None = None  # of the command: pid and start ticks of its leader
 
 
 def prepare(folder: Path, spec: Spec) -> None:
@@ -184,3 +196,39 @@ def _seen(journal: Mapping[str, Any]) -> Evidence:
         if start_ticks(int(journal[f"{who}_pid"])) == journal[f"{who}_ticks"]:
             return "alive"
     return "none"
+
+
+def guard(folder: Path) -> Guard:
+    """Who can end an execution: `gone` and `stopped` need somebody else to (DESIGN §9).
+
+    Raises RecordBroken; OSError when this process is short of things.
+    """
+    seen = evidence(folder)
+    journal = read_journal(folder)
+    if journal is None or seen in ("receipt", "other_boot"):
+        return Guard("able")
+    try:
+        if (journal["pid_ns"], journal["time_ns"]) != (namespace("pid"), namespace("time")):
+            return Guard("able")
+        attempt = str(journal["attempt"])
+        living = [
+            (int(journal[f"{who}_pid"]), who)
+            for who in ("launcher", "forkserver")
+            if start_ticks(int(journal[f"{who}_pid"])) == journal[f"{who}_ticks"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordBroken(f"{folder}/journal.json: {error!r}") from error
+    if any(not is_stopped(pid) for pid, _ in living):  # each of them alone ends it
+        return Guard("able")
+    launcher_pid = next((pid for pid, who in living if who == "launcher"), None)
+    state: Guarded = "stopped" if living else "gone"
+    return Guard(state, attempt, launcher_pid, _session(folder))
+
+
+def _session(folder: Path) -> tuple[int, int] | None:
+    """What the launcher wrote of its child, if it came to it."""
+    try:
+        pid, ticks = map(int, read_plain(folder / "child", RECORD_BYTES).split())
+    except (OSError, ValueError):
+        return None
+    return (pid, ticks) if pid > 1 else None

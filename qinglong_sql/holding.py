@@ -71,11 +71,13 @@ class Held:
     parted_ms: int = 0  # when it was first seen without its launcher
     refused: bool = False  # its report broke a promise, and would again
     lost: bool = False  # the database has taken the lease away
+    survived: bool = False  # something of it lives that nobody guards, and it cannot be killed
     end: End | Gone | None = None
 
     def renewable(self) -> bool:
         """Whether its lease is still ours and still needed."""
-        return self.phase in ("leased", "waiting", "live") and not self.lost
+        kept = self.phase in ("leased", "waiting", "live") or self.survived
+        return kept and not self.lost
 
     def command(self, **more: Any) -> dict[str, Any]:
         """The command of this attempt, with its authority."""

@@ -6,7 +6,7 @@ stopped, meets its deadline, or its lease is nearly over. The receipt is written
 `waitpid(-1)` says ECHILD, which is the proof that nothing of the tree is left.
 
 Files in the execution's folder: `spec.json` (read), `launcher.sock` (to be taken over), `log`,
-`receipt.tmp` (space reserved before the identity is sent), `receipt.json`.
+`receipt.tmp` (space reserved before the identity is sent), `receipt.json`, `child` (its command).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from qinglong_sql.receipt import (
     WAITED_FOR,
     clean,
     exists,
+    keep_child,
     read_spec,
     receipt_fields,
     reserve_receipt,
@@ -182,6 +183,7 @@ class Launcher:
             self.why, self.error = "start_failed", clean(f"fork: {error.strerror}")
             return
         self.poll.register(self.errors, select.POLLIN)
+        keep_child(self.folder_fd, self.child)
 
     def read_errors(self) -> None:
         """The start is over when this pipe ends: empty by exec, with a text by a failure."""

@@ -94,6 +94,8 @@ class Leftovers:
         if held.phase == "live" and held.execution:
             held.lost = True
             held.execution.stop(LEASE_LOST, 0)
+        elif held.survived:  # to be killed still
+            held.lost = True
         elif held.start_unsure:  # it may have been committed before: then its receipt counts
             held.part()
             held.phase = "parted"
@@ -120,7 +122,7 @@ class Leftovers:
             if held.phase == "parted" and now_ms < held.parted_ms + WAIT_MS:
                 continue
             match standing(store, held):
-                case "settled":
+                case "settled" if not held.survived:
                     self.finish(held)
                 case "unstarted" if held.phase == "unproven":
                     held.phase, held.end = "ended", End("not_started")

@@ -106,6 +106,15 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in b"ZXx" else int(fields[19])
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether `pid` was stopped by a signal or a debugger, so that it does nothing."""
+    try:
+        stat = read_small(f"/proc/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat[stat.rindex(b")") + 2 :][:1] in b"Tt"
+
+
 def namespace(kind: str) -> int:
     """The inode of our namespace of that kind ("pid", "time"); 0 where the kernel has none."""
     try:

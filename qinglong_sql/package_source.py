@@ -41,6 +41,12 @@ ENV_IN_LINE = re.compile(
     r"|(?<![\w.-])(?i:env\w*|e\w{0,2}v\w*nm\w*|vars)(?![\w.-])"
     r"|(?<![\w.-])[A-Z][A-Z0-9_]*[\"']?\s*[:=])[\"':\s]*"
 )
+# What in a command may be a secret, as far as a line by itself can tell: to its end.
+SECRET_IN_LINE = re.compile(
+    r"(?<![a-z])(authori[sz]ation|bearer|basic |\w*token|\w*passw|\w*secret|\w*api[_-]?key|cookie"
+    r"|\w*credential)|(?<=://)[^/\s\"'@]*:[^/\s\"']*@|(?<=\s)(-u|--user)[= \"',]",
+    re.IGNORECASE,
+)
 COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 
 
@@ -108,6 +114,8 @@ class Source:
             found = ENV_IN_LINE.search(text) or KEY_OF_LINE.match(text) or LIST_MARK.match(text)
             rest = text[found.end() :] if found else text
             spans.append((size - len(rest.lstrip(" \t")), size))
+        if self.unread is not None and (secret := SECRET_IN_LINE.search(self.lines[line - 1])):
+            spans.append((secret.start(), size))
         comment = COMMENT.search(self.lines[line - 1])
         if comment and ENV_IN_LINE.search(comment[0]):
             spans.append(comment.span())

@@ -26,6 +26,7 @@ RETRY_ON = ("failed", "timed_out")
 ON_LOST = ("retry", "fail", "hold")
 LOST_ATTEMPTS = 3
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PROGRAM = re.compile(r"[\w./+-]{0,64}")
 RESERVED_ENV = "QL_"
 
 
@@ -92,6 +93,7 @@ def execution(found: value.Fields, where: str, faults: Faults, defaults: Default
 
 
 def _run(node: Node, where: str, faults: Faults) -> str | list[str]:
+    _hide_words(node, faults)
     if not isinstance(node, List):
         return value.full_text(node, where, faults)
     if not node.items:
@@ -101,6 +103,14 @@ def _run(node: Node, where: str, faults: Faults) -> str | list[str]:
         read = value.text if number else value.full_text
         words.append(read(item, f"{where}[{number}]", faults))
     return words
+
+
+def _hide_words(node: Node, faults: Faults) -> None:
+    """Of a command only the program is shown, where the fault is another: a word may be a token."""
+    words = node.items if isinstance(node, List) else (node,)
+    for number, word in enumerate(words):
+        if isinstance(word, Text) and word.span and (number or not PROGRAM.fullmatch(word.text)):
+            faults.hidden.append(word.span)
 
 
 def _env(node: Node, where: str, faults: Faults) -> Model:

@@ -70,6 +70,20 @@ def exists(folder_fd: int, name: str) -> bool:
     return True
 
 
+def keep_child(folder_fd: int, child: int) -> None:
+    """Keep pid and start ticks of the command, whose session is its pid, while this boot lasts.
+
+    Who has to end what was left without a launcher finds it by that; without room by less.
+    """
+    with suppress(OSError):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open("child", flags, 0o600, dir_fd=folder_fd)
+        try:
+            os.write(fd, f"{child} {linux.start_ticks(child) or 0}\n".encode())
+        finally:
+            os.close(fd)
+
+
 def read_spec(folder_fd: int) -> dict[str, Any]:
     # A command may have put a link or a pipe there; the fork server must not wait for it.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -15,6 +15,7 @@ from qinglong_sql.stage import STAGES, StalledContinuation, Tally, run_stage
 from qinglong_sql.store import Store
 
 SWEEP = "sweep"
+WHOLE_SLICE = 256  # of a sweep that goes through at once; few of them are open, so it is short
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,15 @@ EDGE = Pages(*EDGE_PAGES, recovery=EDGE_PAGES[0])
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a cycle is told by the one before: its number, and how far the sweep has come."""
+    """What a cycle is told by the one before: its number, and how far the sweep has come.
+
+    `whole`: all runs are to be swept now, in larger slices and cycle after cycle, since the clock
+    may have been set back: what stands later than it should is nowhere else found (DESIGN §5).
+    """
 
     number: int = 0
     swept: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,22 +161,23 @@ def _in_order(store: Store, turn: Turn, work: Iterable[Work], *, sweeps: bool = 
             tallies[name] = run(store)
             if name == "retry" and sweeps:
                 name = SWEEP
-                tallies[name], swept = sweep(store, turn.swept)
-                turn = replace(turn, swept=swept)
+                size = WHOLE_SLICE if turn.whole else PAGE_SIZE
+                tallies[name], swept = sweep(store, turn.swept, size)
+                turn = replace(turn, swept=swept, whole=turn.whole and swept != "")
         except Exception as error:
             raise StageFailed(name, Cycle(tallies, turn)) from error
     return Cycle(tallies, turn)
 
 
-def sweep(store: Store, after: str) -> tuple[Tally, str]:
-    """Put back agenda rows that are missing, for one slice of runs; returns where to go on.
+def sweep(store: Store, after: str, size: int = PAGE_SIZE) -> tuple[Tally, str]:
+    """Put back agenda rows that are missing or too late, for one slice; returns where to go on.
 
     Raises StalledContinuation for a slice that is too large or does not move on.
     """
-    rows = store.call("sweep_agenda", p_after_run_id=after, p_limit=PAGE_SIZE)
+    rows = store.call("sweep_agenda", p_after_run_id=after, p_limit=size)
     keys = [row["run_id"] for row in rows]
-    if len(keys) > PAGE_SIZE or any(b <= a for a, b in pairwise([after, *keys])):
+    if len(keys) > size or any(b <= a for a, b in pairwise([after, *keys])):
         raise StalledContinuation(SWEEP, after, keys)
     moved = sum(row["stages"] > 0 for row in rows)
     tally = Tally(scanned=len(rows), applied=moved, effects=sum(row["stages"] for row in rows))
-    return tally, keys[-1] if len(keys) == PAGE_SIZE else ""
+    return tally, keys[-1] if len(keys) == size else ""

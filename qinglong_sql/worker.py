@@ -19,6 +19,7 @@ from qinglong_sql.holding import FOLDER, Held
 from qinglong_sql.intake import Intake
 from qinglong_sql.leftover import Leftovers
 from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS, STANDALONE_DISPATCH
+from qinglong_sql.orphans import Orphans
 from qinglong_sql.store import Call, Row, Store
 from qinglong_sql.workplace import take_lock, worker_id
 
@@ -78,10 +79,10 @@ class Worker:
         self._apart = Apart(note)
         self._leftovers = Leftovers(self.state_dir, self.held, clock, self._apart)
         self._adoption = Adoption(self.held, self._leftovers)
+        self._orphans = Orphans(store, self.state_dir, self.held, note)
         self._asking = Asking(self.held, self._leftovers, lease_ms, clock)
-        self.offered = False  # the last `settle` asked every queue for work
+        self.offered = self._offering = False  # the last `settle` asked every queue for work
         self._fuse: Fuse | None = None
-        self._offering = False
         self._renew_all = self._untold = False
         self._look_at_ms = self._moved = 0
         self._errors: list[Exception] = []
@@ -133,12 +134,15 @@ class Worker:
         return self._intake.backs_off()
 
     def owes(self) -> bool:
-        """Whether the end of an execution is known here that the database did not get to hear."""
+        """Whether nothing may be declared lost now: an end was not heard by the database yet, or
+        something lives that nobody guards, and was killed in vain. Raises what the store raises.
+        """
         if self._lock is not None:
             before = self._asking.signs()
             self._listen()  # nothing wakes us any more for what was heard here
             self._untold = self._untold or self._asking.signs() != before
-        return any(not held.refused for held in self._asking.within("ended"))
+        untold = any(not held.refused for held in self._asking.within("ended"))
+        return self._orphans.look() or untold
 
     def filenos(self) -> list[int]:
         """Descriptors that are readable when `settle` has something to do."""
@@ -217,8 +221,6 @@ class Worker:
     def _count(self, rows: list[Row]) -> None:
         self._moved += sum(row["outcome"] == "applied" for row in rows)
 
-    # --- settle
-
     def _listen(self) -> None:
         self._intake.reap()
         self._apart.each(self._asking.within("waiting", "live"), FOLDER, Held.hear)
@@ -269,8 +271,6 @@ class Worker:
         renewals = self._asking.renewals(every=self._renew_all)
         answered = self._send(renewals)
         self._renew_all = self._renew_all and answered < len(renewals.held)
-
-    # --- dispatch
 
     def _lease(self) -> None:
         self._moved += self._intake.lease(self.slots - self.busy())

@@ -117,7 +117,10 @@ def ran(shell: Shell, steps: dict[str, str]) -> tuple[int, str, str]:
 
 
 def faults_of(shell: Shell, mib: int) -> Iterator[str]:
-    """What is wrong with how bad outputs, logs and floods of so many MiB were taken."""
+    """What is wrong with how bad outputs, logs and floods of so many MiB were taken.
+
+    A database of SQLite, and so what its workers keep, is in the folder of the shell.
+    """
     wanted = dict.fromkeys(outputs(), "failed") | {"good": "succeeded"}
     wanted |= dict.fromkeys(LOGS, "succeeded")
     floods = flood(mib)
@@ -169,7 +172,7 @@ def _given_away(shell: Shell, run_id: str, told: str) -> Iterator[str]:
     for secret in (SECRET, NUMBER):
         if any(secret in one for one in said):
             yield f"{secret} is told"
-        for path, _ in _files(shell.folder.parent):
+        for path, _ in _files(shell.folder):
             if path.name not in ("secret", "number") and secret.encode() in path.read_bytes():
                 yield f"{secret} is left in {path}"
 
@@ -180,7 +183,7 @@ def _unkept(shell: Shell, run_id: str, mib: int) -> Iterator[str]:
     said = shell("logs", run_id, "log", "--tail", "0").stderr
     if f"{lacks} bytes more are not kept" not in said:
         yield f"logs says of the flood: {said!r}"
-    for path, size in _files(shell.folder.parent):
+    for path, size in _files(shell.folder):
         if size > LOG_CAP_BYTES and path.suffix == ".log":
             yield f"{path} has {size} bytes"
         if path.name == "output.json":

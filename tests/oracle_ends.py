@@ -133,6 +133,11 @@ def delay_ms(policy: Policy, step: Step, attempt: Attempt) -> int:
     return delay + delay * attempt.jitter // 8192
 
 
+def longest_wait_ms(policy: Policy) -> int:
+    """No back-off is longer; one that is was begun by a clock that was ahead, and is over."""
+    return policy.max_backoff_ms + policy.max_backoff_ms // 8
+
+
 def recovery_due(state: State) -> list[tuple[str, str, str, int]]:
     """(run_id, attempt_id, evidence, due_at_ms) that the clock alone will give (DESIGN §9)."""
 

@@ -80,6 +80,11 @@ def test_a_package_is_cancelled_after_a_look_at_it(shell: Shell, store: Store) -
     rows = json.loads(shell("cancel", "--package", "nightly", "--yes", "--json").stdout)
     assert [row["run_id"] for row in rows] == tasks
     assert shell("cancel", "--package", "nightly", "--yes", "--json").stdout == "[]\n"
+    again = shell("cancel", "--package", "nightly", "--workflow", "flow", "--yes")
+    assert again.returncode == 0
+    assert again.stdout.splitlines() == [f"already being cancelled: {run_id}" for run_id in flows]
+    said = shell("explain", flows[0]).stdout
+    assert said.startswith("cancellation requested (user) at "), said
 
 
 def test_so_many_at_once_and_the_rest_next_time(

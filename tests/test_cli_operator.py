@@ -64,10 +64,20 @@ def test_a_held_step_goes_on_when_it_is_declared_stopped(
     ]
     told = json.loads(shell(*words, "--json", env={"LOGNAME": "ann"}).stdout)
     assert (told["outcome"], told["status"], told["step_status"]) == ("applied", "lost", step)
+    said = "declared stopped by ann: power cut"
+    events = shell("events", run_id, env={"COLUMNS": "140"}).stdout
+    assert f"workflow.task_attempt.lost          h #1                      {said}" in events
+    assert "declared h #1 stopped by ann: power cut" in (show := shell("show", run_id)).stdout
+    assert said in show.stdout and "fell silent" not in show.stdout
+    assert said in (why := shell("explain", run_id)).stdout or step == "failed", why.stdout
+    assert "fell silent" not in why.stdout
+    (one,) = json.loads(shell("show", run_id, "--json").stdout)["attempts"]
+    assert (one["declared"]["actor"], one["declared"]["reason"]) == ("ann", "power cut")
     done = shell("declare-stopped", attempt_id, "--reason", "other")
     assert done.returncode == 5 and "is lost; only what has started" in done.stderr
     done = shell("run", "jobs.yaml")
     assert done.returncode == code and f"going on with run {run_id}" in done.stdout, done.stdout
+    assert said in done.stdout or not code
     assert (shell.folder / "begun").read_text() == "x\n" * (2 - code)
     assert json.loads(shell("doctor", "--json").stdout)["violations"] == []
 
@@ -88,3 +98,17 @@ def test_what_cannot_be_declared_stopped_is_refused(shell: Shell) -> None:
     done = shell("declare-stopped", run["run_id"], "--reason", "")
     assert done.returncode == 5 and "a reason" in done.stderr
     assert shell("declare-stopped", run["run_id"]).returncode == 2
+
+
+def test_what_a_worker_of_this_machine_holds_is_not_declared_stopped(shell: Shell) -> None:
+    process = shell.begin("run", "jobs.yaml", output=shell.folder / "output")
+    until((shell.folder / "begun").exists, process, "it runs")
+    (run,) = json.loads(shell("runs", "--json").stdout)
+    words = ("declare-stopped", f"{run['run_id'][:12]}-1", "--reason", "no idea", "--then", "fail")
+    done = shell(*words)
+    assert done.returncode == 5 and "lives on this machine, and its lease runs until" in done.stderr
+    assert f"`qinglong-sql cancel {run['run_id'][:12]}` stops it" in done.stderr
+    assert shell("runs", "--json").stdout.count('"running"') == 1 and process.poll() is None
+    assert shell(*words, "--force", env={"LOGNAME": "ann"}).returncode == 0
+    assert process.wait(60) == 1
+    assert "declared stopped by ann: no idea" in (shell.folder / "output").read_text()

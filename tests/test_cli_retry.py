@@ -75,7 +75,7 @@ def test_what_failed_is_mended_and_goes_on(shell: Shell) -> None:
 
     words = "generation 2, 3 of 5 steps taken over"
     edge = "an edge takes it, or " if shell.dsn.startswith("sqlite") else ""
-    drive = f"to drive it: {edge}qinglong-sql run FILE w with the same input\n"
+    drive = f"to drive it: {edge}qinglong-sql run FILE w --input day=1\n"
     assert told(shell, "retry", old) == f"run NEW retries OLD: {words}\n{TABLE}\n{drive}"
     assert told(shell, "retry", old) == (f"run NEW retries OLD already: running; {words}\n{drive}")
     new = newest(shell)
@@ -110,6 +110,20 @@ def test_a_mended_file_is_published_by_the_retry_itself(shell: Shell) -> None:
     assert shell("run", "jobs.yaml").returncode == 0
     runs = json.loads(shell("runs", "--json").stdout)
     assert [one["status"] for one in runs] == ["succeeded", "failed"]
+
+
+def test_a_retry_that_is_refused_publishes_nothing(shell: Shell) -> None:
+    assert shell("run", "jobs.yaml").returncode == 1
+    old = newest(shell)
+    shell.write("less.yaml", MENDED.replace("\n  w:", "\n  v:"))
+    less = told(shell, "retry", old, "--file", "less.yaml", code=5)
+    assert "less.yaml has no workflow w; not published" in less
+    assert shell("start", "jobs", "--key", "taken").returncode == 0
+    shell.write("jobs.yaml", MENDED)
+    used = told(shell, "retry", old, "--file", "jobs.yaml", "--key", "taken", code=5)
+    assert "key 'taken' was used before" in used and "nothing is published" in used
+    assert json.loads(shell("publish", "jobs.yaml", "--json").stdout)["generation"] == 2
+    assert told(shell, "retry", old, "--key", "taken", code=5).startswith("refused: key 'taken'")
 
 
 def test_an_open_retry_of_an_older_file_is_told(shell: Shell) -> None:

@@ -99,15 +99,18 @@ def test_a_file_in_another_folder_runs_there(shell: Shell) -> None:
 
 def test_a_target_that_is_not_there_is_refused_with_the_choices(shell: Shell) -> None:
     for words, said in (
-        (("run", "jobs.yaml", "nope"), "no workflow or task 'nope'; there are: etl"),
-        (("graph", "jobs.yaml", "nope"), "no workflow or task 'nope'; there are: etl"),
+        (("run", "jobs.yaml", "nope"), "no workflow or task 'nope'; there are: workflows etl"),
+        (("graph", "jobs.yaml", "nope"), "no workflow or task 'nope'; there are: workflows etl"),
         (("start", "nope"), "no active package 'nope'; `qinglong-sql publish FILE` makes one"),
     ):
         done = shell(*words)
         assert done.returncode == 5 and said in done.stderr
     shell("publish", "jobs.yaml")
     done = shell("start", "nightly", "nope")
-    assert done.returncode == 5 and "has no workflow or task 'nope'; there are: etl" in done.stderr
+    assert (
+        done.returncode == 5
+        and "has no workflow or task 'nope'; there are: workflows etl" in done.stderr
+    )
     done = shell("start", "nightly", "--key", "")
     assert done.returncode == 5 and "run key" in done.stderr
 

@@ -15,7 +15,7 @@ from qinglong_sql.store.sqlite import Profile, open_sqlite
 from tests import filling
 from tests.prove import CannotRun
 from tests.shell import Shell
-from tests.site import opened
+from tests.site import opened, wait
 
 
 @pytest.fixture
@@ -64,7 +64,8 @@ def test_every_command_says_that_the_disk_is_full_and_works_when_there_is_room(
 
 def test_a_run_that_fills_the_disk_ends_right_when_there_is_room(shell: Shell) -> None:
     def make_room() -> None:
-        time.sleep(3)
+        wait(lambda: not os.statvfs(shell.folder).f_bfree, "it is full", 60)
+        time.sleep(2)
         (shell.folder / "filler").unlink()
 
     other = threading.Thread(target=make_room)

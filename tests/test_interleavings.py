@@ -59,7 +59,7 @@ SILENT = (
 
 @pytest.mark.parametrize("name", STATES)
 def test_every_order_ends_well(sqlite_template: Path, name: str) -> None:
-    found = explore(sqlite_template, VARIANTS[name])
+    found = explore(sqlite_template, VARIANTS[name], again_in=10)
     print(
         f"{name}: {len(found)} states, {found.moves} moves, {found.still} commands that did"
         f" nothing, {found.refusals} that were refused, {len(found.again)} states seen again"

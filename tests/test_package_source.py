@@ -182,3 +182,19 @@ def test_there_is_no_line_behind_the_end_or_of_blanks() -> None:
     assert Source("a\n").excerpt(2, 1) is None
     assert Source("a\n").excerpt(9, 1) is None
     assert Source("a").excerpt(1, 2) == ("a", " ^")
+
+
+def test_a_command_is_hidden_where_the_fault_is_another() -> None:
+    curl = '["curl", "-H", "Authorization: Bearer s3cr3t"]'
+    for line in (
+        f"a: {{run: {curl}, retry: 5}}",
+        f"a: {{run: {curl}, tiemout: 5s}}",
+        "a: {run: curl -u ann:s3cr3t http://x, tiemout: 5s}",
+        f"a: {{run: {curl}",
+        "a: {run: [curl, 'https://ann:s3cr3t@x/'}",
+        '"v v": {run: ["x", "s3cr3t"]}',
+    ):
+        with pytest.raises(PackageFaults) as raised:
+            parse_package(f"package: p\ntasks:\n  {line}\n".encode(), "jobs.yaml")
+        said = str(raised.value)
+        assert "s3cr3t" not in said and "jobs.yaml:3:" in said, said

@@ -23,19 +23,19 @@ def test_an_edge_in_128_mib_and_half_a_core(
         print(f"\nedge, 128 MiB and half a core, {steps} steps: {found}")
     assert found.kills == 0
     assert found.peak < HALF_OF_THE_RECORDS_MIB
-    assert held_too_long(found, steps) == []
+    assert held_too_long(found, "edge", steps) == []
 
 
 def test_a_lock_that_is_held_too_long_is_told() -> None:
     quick = Hold(1.0, 1.0, 10_000, 2.0, 0.5, "advance_frontier")
     found = Taken(128, 1.0, 1.0, 1.0, 0, [1.0], [2.0], [quick] * 19, 1, None)
-    assert held_too_long(found, 128) == []
+    assert held_too_long(found, "edge", 128) == []
     slow = replace(quick, instructions=80_000)
-    assert held_too_long(replace(found, holds=[quick] * 9 + [slow]), 128) == [
+    assert held_too_long(replace(found, holds=[quick] * 9 + [slow]), "edge", 128) == [
         "80000 instructions under the lock at p95"
     ]
-    assert held_too_long(replace(found, holds=[replace(quick, commit=9.0)]), 128) == [
-        "a commit takes 4.5 times a bare one"
+    assert held_too_long(replace(found, bytes_a_step=100_000), "edge", 128) == [
+        "100000 bytes are written for a step"
     ]
 
 

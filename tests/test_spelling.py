@@ -29,9 +29,9 @@ def test_the_nearest_word_or_none() -> None:
         ("zzz", 2, "no command 'zzz'\n"),
         ("start reprt daily", 5, "no active package 'reprt'; did you mean report?\n"),
         ("start zzz", 5, "no active package 'zzz'; `qinglong-sql publish FILE` makes one\n"),
-        ("start report dialy", 5, "there are: daily, weekly; did you mean daily?\n"),
-        ("run jobs.yaml weekyl", 5, "there are: daily, weekly; did you mean weekly?\n"),
-        ("run jobs.yaml zzz", 5, "there are: daily, weekly\n"),
+        ("start report dialy", 5, "there are: workflows daily, weekly; did you mean daily?\n"),
+        ("run jobs.yaml weekyl", 5, "there are: workflows daily, weekly; did you mean weekly?\n"),
+        ("run jobs.yaml zzz", 5, "there are: workflows daily, weekly\n"),
     ],
 )
 def test_a_mistyped_word_is_told_with_the_nearest(

@@ -291,13 +291,13 @@ LONG = {  # lines at most, and why they are one file
     "sql/postgres/table.sql": (500, "all tables at a glance"),
     "sql/sqlite/table.sql": (500, "the same"),
     "sql/sqlite/trigger.sql": (350, "what keeps them immutable, table by table"),
-    "sql/decision/violation.sql": (370, "what must never be, rule by rule"),
-    "sql/postgres/agenda.sql": (395, "every way to an agenda row, so that there is no other"),
+    "sql/decision/violation.sql": (400, "what must never be, rule by rule"),
+    "sql/postgres/agenda.sql": (415, "every way to an agenda row, so that there is no other"),
     "sql/postgres/authority.sql": (380, "what batches share, read from top to bottom"),
     "sql/postgres/schema.sql": (345, "what all functions share: texts, ids, and the lock of a run"),
     "sql/postgres/cancellation.sql": (420, "the two roads alternate and are read together"),
     "sql/postgres/dispatch.sql": (425, "sessions, candidates and offers are one call"),
-    "sql/postgres/recovery.sql": (310, "every way back to ready"),
+    "sql/postgres/recovery.sql": (315, "every way back to ready"),
 }
 LINES = 300
 

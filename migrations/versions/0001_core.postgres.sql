@@ -1810,7 +1810,7 @@ from (
   where b.part > 1 or (c.step_status = 'ready' and c.attempt_end <> 'lost')
 ) as e;
 
--- from sql/decision/recovery.sql sha256 bb183a4f156cc96d931e4143a4fff5fcf86f4a89de18fb72a896f0d0b2441f94
+-- from sql/decision/recovery.sql sha256 047e3d83243b1d84ef400237e0025f2b924e3407815b738fdd4a85db9b5f88a3
 -- RECOVERY — what may be done about an attempt whose worker is silent (DESIGN §9).
 -- A lease that expires proves nothing by itself. `recovery_due` says which evidence the clock gives
 -- and when; the step writes it as an attestation, and `recovery_effect` decides from attestations.
@@ -2010,7 +2010,20 @@ from (
     and c.cancel_reason is null
 ) as e;
 
--- A back-off that is over opens a new epoch. The step takes effects whose `due_at_ms` has come.
+-- The longest that a step may wait, jitter included. A back-off that ends further ahead was written
+-- by a clock that was ahead: nobody knows how much of it is left, and it is over.
+create view retry_longest as
+select
+  s.run_id,
+  s.step_key,
+  s.due_at_ms,
+  t.max_backoff_ms + t.max_backoff_ms / 8 as longest_ms
+from step_run as s
+join task_revision as t on t.task_id = s.task_id
+where s.status = 'retry_wait';
+
+-- A back-off that is over opens a new epoch. The step takes effects whose `due_at_ms` has come, or
+-- is further ahead than `retry_longest` says.
 create view retry_effect as
 select
   s.run_id,
@@ -2356,7 +2369,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 3d6e09939ccca223646d89129a6d62e2c37c5a8557bae622775a52fb59d10ab1
+-- from sql/decision/violation.sql sha256 dddcf09bcfeb0b0d29dd00a404915f06f10fd24ba3810fd54238c9437e93c583
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2420,6 +2433,36 @@ where not exists (
       select 1 from run_fault as f where f.run_id = m.run_id and f.stage = m.stage
     ))
 );
+
+-- A row is right only from `since_ms` on: before, it is of a clock that was ahead, and the sweep
+-- brings it to `wait_ms` from now. Only a fault may put off what is done at once, for its longest
+-- back-off; a deadline and a lease end when they say.
+create view agenda_ahead as
+select
+  a.run_id,
+  a.stage,
+  a.due_at_ms,
+  case
+    when a.faults > 0 then a.due_at_ms - 300000
+    when a.stage = 'retry' then (
+      select max(w.due_at_ms - w.longest_ms)
+      from retry_longest as w
+      where w.run_id = a.run_id
+    )
+    else a.due_at_ms
+  end as since_ms,
+  case when a.faults > 0 then 300000 else 0 end as wait_ms
+from (
+  select
+    g.run_id,
+    g.stage,
+    g.due_at_ms,
+    (
+      select count(*) from run_fault as f where f.run_id = g.run_id and f.stage = g.stage
+    ) as faults
+  from agenda as g
+) as a
+where a.faults > 0 or a.stage in ('frontier', 'task_admission', 'cancellation', 'retry');
 
 create view violation as
 select
@@ -2726,7 +2769,7 @@ where r.trigger_key is not null
       and m.open_at_ms is not null
   );
 
--- from sql/decision/reading.sql sha256 298b9afbf67046ef7e1f0812dcbd23ec7697e48ddf65ae75551b52b19e1897a3
+-- from sql/decision/reading.sql sha256 73cff772a8ba30c1a0f86d942f279917bf5f6c18f08ba2e765def97033b3c72c
 -- READING — what people and tools look at: the state of things, without the columns that only
 -- machines need (no token digests, no identities). Filter by the leading columns.
 
@@ -2849,6 +2892,12 @@ select
   i.actor,
   i.requested_at_ms
 from cancel_intent as i;
+
+create view input_state as
+select
+  i.run_id,
+  i.input
+from run_input as i;
 
 create view step_state as
 select
@@ -2993,7 +3042,7 @@ group by a.queue;
 
 set local search_path = pg_catalog, pg_temp;
 
--- from sql/postgres/effect.sql sha256 2206132aedd6d33b6499c60017824c58da604f730183619e3e1771f65839f8cd
+-- from sql/postgres/effect.sql sha256 a7b7bfb6a71abf38e82c110946018383c522e1df4d9d50cd9d6237a938a01188
 -- EFFECT — the only code that moves a state (DESIGN §4). Effects come from a decision view, are
 -- read after every lock, and may span many runs; ordinals inside a run may have holes.
 --
@@ -3194,6 +3243,7 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_now_ms bigint := ql.now_ms();  -- the effect time may lie ahead of a clock that stepped back
   v_ended text[];
   v_intended text[];
 begin
@@ -3244,13 +3294,18 @@ begin
         case
           when r.cancel_requested_at_ms is not null
             and (p_stage <> 'cancellation' or g.run_count > 0)
-            then r.updated_at_ms
+            then least(r.updated_at_ms, v_now_ms)
         end
       ),
       ('deadline', case when g.run_count > 0 then r.deadline_at_ms end),
-      ('task_admission', case when g.ready_count > 0 then r.updated_at_ms end),
+      ('task_admission', case when g.ready_count > 0 then least(r.updated_at_ms, v_now_ms) end),
       ('retry', g.retry_at_ms),
-      ('frontier', case when g.end_count > 0 and p_stage <> 'frontier' then r.updated_at_ms end)
+      (
+        'frontier',
+        case
+          when g.end_count > 0 and p_stage <> 'frontier' then least(r.updated_at_ms, v_now_ms)
+        end
+      )
   ) as d (stage, due_at_ms)
   where r.status = 'running'
     and d.due_at_ms is not null
@@ -5142,7 +5197,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/agenda.sql sha256 a5942938cd18e4e56a25c139451f205d21e8c589bca0c421cda92cd41353d1e9
+-- from sql/postgres/agenda.sql sha256 9b62b9dc6e33d030de82867a42663a34542ac3e8c7c585642e8fda4f84ad02b2
 -- AGENDA — what is due, for which run, when (DESIGN §5). Rows are written under the run's lock.
 -- Pages take runs, never agenda rows; the sweep puts back what is missing; faults move a row away.
 
@@ -5353,10 +5408,11 @@ begin
 end;
 $$;
 
--- STEP     sweep_agenda — put back due work that is missing, for one slice of runs by id
+-- STEP     sweep_agenda — put back due work that is missing, for one slice of runs by id, and bring
+--          near what a clock wrote that was ahead
 -- LOCKS    2 run (skip locked)
--- READS    run, agenda_missing
--- WRITES   agenda
+-- READS    run, agenda_missing, agenda_ahead
+-- WRITES   agenda, run_fault (its next try)
 -- RETURNS  every run_id of the slice, with the number of rows put back
 -- RAISES   QL400, QL503
 -- REPLAY   exact: nothing is missing the second time
@@ -5401,9 +5457,25 @@ begin
     select
       m.run_id,
       m.stage,
-      case when m.due_at_ms = 0 then v_now else m.due_at_ms end
-    from ql.agenda_missing as m
-    where m.run_id = any(v_held)
+      min(m.due_at_ms)
+    from (
+      select
+        l.run_id,
+        l.stage,
+        case when l.due_at_ms = 0 then v_now else l.due_at_ms end as due_at_ms
+      from ql.agenda_missing as l
+      where l.run_id = any(v_held)
+      union all
+      select
+        h.run_id,
+        h.stage,
+        v_now + h.wait_ms
+      from ql.agenda_ahead as h
+      where h.run_id = any(v_held)
+        and h.since_ms > v_now
+        and h.due_at_ms > v_now + h.wait_ms
+    ) as m
+    group by m.run_id, m.stage
     on conflict on constraint agenda_pkey do update
     set due_at_ms = least(a.due_at_ms, excluded.due_at_ms)
     returning a.run_id
@@ -5411,6 +5483,10 @@ begin
   select coalesce(array_agg(p.run_id), '{}')
   into v_back
   from put_back as p;
+
+  update ql.run_fault as f
+  set next_try_at_ms = v_now + 300000
+  where f.run_id = any(v_back) and f.next_try_at_ms > v_now + 300000;
 
   return query
   select
@@ -7005,7 +7081,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/recovery.sql sha256 7e42ca8c0fb3b42837ef5b167fee992b3b6749932d6094fb1468a75c26a1554a
+-- from sql/postgres/recovery.sql sha256 47994e0ea8a1657ed41ca26d5096fb25cb086065bce0a0ae9f98754507a954ad
 -- RECOVERY — back-offs that are over, and work whose worker is silent (DESIGN §5, §9).
 -- A lease that expires proves nothing by itself: evidence becomes an attestation, and that decides.
 
@@ -7204,13 +7280,22 @@ declare
   v_later ql.effect[];
 begin
   select
-    coalesce(array_agg(row(e.*)::ql.effect) filter (where e.due_at_ms <= v_now), '{}'),
-    coalesce(array_agg(row(e.*)::ql.effect) filter (where e.due_at_ms > v_now), '{}')
+    coalesce(array_agg(row(e.*)::ql.effect) filter (where b.is_over is true), '{}'),
+    coalesce(array_agg(row(e.*)::ql.effect) filter (where b.is_over is not true), '{}')
   into v_effects, v_later
   from unnest(p_run_ids) as i (run_id)
   cross join lateral (
     select * from ql.retry_effect as v where v.run_id = i.run_id offset 0
-  ) as e;
+  ) as e
+  cross join lateral (
+    select
+      e.due_at_ms <= v_now
+      or e.due_at_ms > v_now + (
+        select w.longest_ms
+        from ql.retry_longest as w
+        where w.run_id = e.run_id and w.step_key = e.entity_id
+      ) as is_over
+  ) as b;
 
   perform ql.apply_effects(v_effects, 'retry');
   perform
@@ -7810,7 +7895,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/grant.sql sha256 32b9f68c1f31c0d506490947d242af6ca8c4322ffee3d253857f1bfb69aca729
+-- from sql/postgres/grant.sql sha256 55b99d16e6b7f185948318c9b11d520a6dae84a9d4a526d1de90b2d5e6c6fe22
 -- GRANTS — who may do what (DESIGN §8). PUBLIC may do nothing; the groups may only execute the
 -- functions in the schema of their name, and ql_reader may select from the views.
 -- ql_authority, as whom those functions run, may change the columns below the line "moves" in
@@ -7870,13 +7955,14 @@ grant select on
   ql.task_admission_effect,
   ql.dispatch_effect,
   ql.completion_end, ql.completion_effect,
-  ql.recovery_due, ql.recovery_blocked, ql.recovery_end, ql.recovery_effect, ql.retry_effect,
+  ql.recovery_due, ql.recovery_blocked, ql.recovery_end, ql.recovery_effect,
+  ql.retry_longest, ql.retry_effect,
   ql.intent_effect, ql.cancellation_blocked, ql.cancellation_effect,
   ql.retention_due,
   ql.explain,
-  ql.agenda_missing, ql.violation,
+  ql.agenda_missing, ql.agenda_ahead, ql.violation,
   ql.package_state, ql.target_state, ql.trigger_state, ql.run_state, ql.open_run, ql.intent_state,
-  ql.step_state, ql.step_need,
+  ql.input_state, ql.step_state, ql.step_need,
   ql.attempt_state, ql.event_log, ql.attestation_state, ql.refused_state, ql.agenda_state,
   ql.fault_state, ql.worker_state, ql.queue_state
 to ql_authority, ql_reader;

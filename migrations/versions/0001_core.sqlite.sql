@@ -1809,7 +1809,7 @@ from (
   where b.part > 1 or (c.step_status = 'ready' and c.attempt_end <> 'lost')
 ) as e;
 
--- from sql/decision/recovery.sql sha256 bb183a4f156cc96d931e4143a4fff5fcf86f4a89de18fb72a896f0d0b2441f94
+-- from sql/decision/recovery.sql sha256 047e3d83243b1d84ef400237e0025f2b924e3407815b738fdd4a85db9b5f88a3
 -- RECOVERY — what may be done about an attempt whose worker is silent (DESIGN §9).
 -- A lease that expires proves nothing by itself. `recovery_due` says which evidence the clock gives
 -- and when; the step writes it as an attestation, and `recovery_effect` decides from attestations.
@@ -2009,7 +2009,20 @@ from (
     and c.cancel_reason is null
 ) as e;
 
--- A back-off that is over opens a new epoch. The step takes effects whose `due_at_ms` has come.
+-- The longest that a step may wait, jitter included. A back-off that ends further ahead was written
+-- by a clock that was ahead: nobody knows how much of it is left, and it is over.
+create view retry_longest as
+select
+  s.run_id,
+  s.step_key,
+  s.due_at_ms,
+  t.max_backoff_ms + t.max_backoff_ms / 8 as longest_ms
+from step_run as s
+join task_revision as t on t.task_id = s.task_id
+where s.status = 'retry_wait';
+
+-- A back-off that is over opens a new epoch. The step takes effects whose `due_at_ms` has come, or
+-- is further ahead than `retry_longest` says.
 create view retry_effect as
 select
   s.run_id,
@@ -2355,7 +2368,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 3d6e09939ccca223646d89129a6d62e2c37c5a8557bae622775a52fb59d10ab1
+-- from sql/decision/violation.sql sha256 dddcf09bcfeb0b0d29dd00a404915f06f10fd24ba3810fd54238c9437e93c583
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2419,6 +2432,36 @@ where not exists (
       select 1 from run_fault as f where f.run_id = m.run_id and f.stage = m.stage
     ))
 );
+
+-- A row is right only from `since_ms` on: before, it is of a clock that was ahead, and the sweep
+-- brings it to `wait_ms` from now. Only a fault may put off what is done at once, for its longest
+-- back-off; a deadline and a lease end when they say.
+create view agenda_ahead as
+select
+  a.run_id,
+  a.stage,
+  a.due_at_ms,
+  case
+    when a.faults > 0 then a.due_at_ms - 300000
+    when a.stage = 'retry' then (
+      select max(w.due_at_ms - w.longest_ms)
+      from retry_longest as w
+      where w.run_id = a.run_id
+    )
+    else a.due_at_ms
+  end as since_ms,
+  case when a.faults > 0 then 300000 else 0 end as wait_ms
+from (
+  select
+    g.run_id,
+    g.stage,
+    g.due_at_ms,
+    (
+      select count(*) from run_fault as f where f.run_id = g.run_id and f.stage = g.stage
+    ) as faults
+  from agenda as g
+) as a
+where a.faults > 0 or a.stage in ('frontier', 'task_admission', 'cancellation', 'retry');
 
 create view violation as
 select
@@ -2725,7 +2768,7 @@ where r.trigger_key is not null
       and m.open_at_ms is not null
   );
 
--- from sql/decision/reading.sql sha256 298b9afbf67046ef7e1f0812dcbd23ec7697e48ddf65ae75551b52b19e1897a3
+-- from sql/decision/reading.sql sha256 73cff772a8ba30c1a0f86d942f279917bf5f6c18f08ba2e765def97033b3c72c
 -- READING — what people and tools look at: the state of things, without the columns that only
 -- machines need (no token digests, no identities). Filter by the leading columns.
 
@@ -2848,6 +2891,12 @@ select
   i.actor,
   i.requested_at_ms
 from cancel_intent as i;
+
+create view input_state as
+select
+  i.run_id,
+  i.input
+from run_input as i;
 
 create view step_state as
 select

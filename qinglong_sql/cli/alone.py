@@ -108,6 +108,17 @@ class Lookout:
         self.told = bool(words)
 
 
+def worker_lives(dsn: str, worker_id: str) -> bool | None:
+    """Whether a worker has its folder on this machine now; None when it may be of another one."""
+    folder = state_folder(dsn)
+    for lock in folder.glob(f"*/{WORKER}"):
+        with suppress(OSError, UnicodeDecodeError):  # it goes, or is another user's
+            if (lock.parent / "worker_id").read_text(encoding="ascii").strip() == worker_id:
+                return not _is_free(lock)
+    known = not folder.exists() or os.access(folder, os.R_OK | os.X_OK)
+    return False if dsn.startswith(SQLITE) and known and not _held(folder) else None
+
+
 @contextmanager
 def alone(dsn: str, what: str) -> Iterator[None]:
     """Keep every worker of this machine out. Raises Refused, saying who works, when one does.

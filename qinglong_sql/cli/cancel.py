@@ -17,6 +17,7 @@ from qinglong_sql.store import Span, Store
 
 MOST = 10_000  # runs that one call cancels; a repetition takes the next
 SHOWN = 20
+FOREVER_MS = 2**62
 
 
 @click.command()
@@ -64,7 +65,7 @@ def cancel(
         else:
             found = open_runs(store, package, workflow, age_ms)
             if not found:
-                print_json([]) if as_json else say("no open run of that kind; nothing to cancel")
+                print_json([]) if as_json else tell_none(store, package, workflow, age_ms)
                 return
             preview(found)
             consent(yes, f"cancels {count_text(len(found[:MOST]), 'run')}")
@@ -84,9 +85,24 @@ def cancel(
     leave(max((row.get("exit", Exit.OK) for row in rows), default=Exit.OK))
 
 
-def open_runs(store: Store, package: str, target: str | None, age_ms: int | None) -> list[Row]:
-    """Open runs that nobody has asked to cancel yet, the oldest first; at most MOST and one."""
-    which: dict[str, Any] = {"package_key": package, "cancel_requested_at_ms": None}
+def tell_none(store: Store, package: str, target: str | None, age_ms: int | None) -> None:
+    """Which runs are on their way to their end, when there is none to cancel any more."""
+    ending = open_runs(store, package, target, age_ms, asked=True)
+    for row in ending[:SHOWN]:
+        say(f"already being cancelled: {row['run_id']}")
+    if len(ending) > SHOWN:
+        say(f"and {count_text(len(ending) - SHOWN, 'more run', MOST - SHOWN)}")
+    if not ending:
+        say("no open run of that kind; nothing to cancel")
+
+
+def open_runs(
+    store: Store, package: str, target: str | None, age_ms: int | None, *, asked: bool = False
+) -> list[Row]:
+    """Open runs, the oldest first, at most MOST and one: those that nobody has asked to cancel
+    yet, or those for which somebody has."""
+    which: dict[str, Any] = {"package_key": package}
+    which["cancel_requested_at_ms"] = Span(0, FOREVER_MS) if asked else None
     if target is not None:
         which["target_key"] = target
     if age_ms is not None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import click
 
 from qinglong_sql.cli.cells import cells, cut, padded, room
+from qinglong_sql.cli.declared import LOST, attempts_with, words_of
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.options import opened, resolve_run, with_dsn, with_json
 from qinglong_sql.cli.pause import Patience, pause, until_interrupted
@@ -79,15 +80,19 @@ class History:
         rows = self.store.read(
             "event_log", order="sequence", run_id=self.run_id, sequence=Span(self.since + 1, NEVER)
         )
-        if any(row["entity_id"] not in self.attempts for row in rows if of_attempt(row)):
-            found = self.store.read("attempt_state", run_id=self.run_id)
+        if any(self.unknown(row) for row in rows if of_attempt(row)):
+            found = attempts_with(self.store, self.run_id)
             self.attempts = {one["attempt_id"]: one for one in found}
             if not found:
                 the_run(self.store, self.run_id)
         for row in rows:
             self.since = row["sequence"]
-            row["what"] = self.what(row)
+            row["what"], row["why"] = self.what(row), self.why(row)
         return [row for row in rows if self.step in (None, self.step_of(row))]
+
+    def unknown(self, event: Row) -> bool:
+        """Whether something is to be read for it; what is lost may have been declared stopped."""
+        return event["entity_id"] not in self.attempts or event["result_code"] in LOST
 
     def step_of(self, event: Row) -> str | None:
         if of_attempt(event):
@@ -101,6 +106,13 @@ class History:
             one = self.attempts[event["entity_id"]]
             return f"{one['step_key']} #{one['number']}"
         return str(event["entity_id"])
+
+    def why(self, event: Row) -> str:
+        """The code of an event, or who vouched for the end that it tells."""
+        if event["entity"] == "attempt":
+            attempt, code = self.attempts[event["entity_id"]], event["result_code"]
+            return words_of(attempt, code) or code or ""
+        return event["result_code"] or ""
 
     def follow(self, show: Callable[[Row], None], patience: Patience) -> None:
         """Show what comes until the run has ended. The run is read first: its end comes last."""
@@ -119,7 +131,7 @@ def of_attempt(event: Row) -> bool:
 
 
 def without_names(event: Row) -> Row:
-    return {name: value for name, value in event.items() if name != "what"}
+    return {name: value for name, value in event.items() if name not in ("what", "why")}
 
 
 def shown_as_json(event: Row) -> None:
@@ -148,7 +160,7 @@ def lines(utc: bool) -> Callable[[Row], None]:
             at,
             event["type"],
             event["what"],
-            event["result_code"] or "",
+            event["why"],
         ]
         say(line(texts, event["to_status"] or "", wide))
 

@@ -23,6 +23,7 @@ P = ParamSpec("P")
 OPTIONAL = {"psycopg": "postgres", "psycopg_pool": "postgres", "alembic": "migrate",
             "sqlalchemy": "migrate"}  # fmt: skip
 NOT_ALLOWED = "42501"
+GROUPS = ("ql_admission", "ql_scheduler", "ql_worker", "ql_operator")
 BOLD = ("place", "caret")
 FAULT_COLOURS = {"caret": "red", "code": "cyan"}
 
@@ -138,7 +139,7 @@ def unavailable(error: BaseException) -> tuple[Exit, str] | None:
         return unavailable(original)
     if kind.startswith(("psycopg.", "psycopg_pool.")):
         if getattr(error, "sqlstate", None) == NOT_ALLOWED:
-            return Exit.REFUSED, f"refused: PostgreSQL: {first_line(error)}; {WHO_MAY}"
+            return Exit.REFUSED, f"refused: PostgreSQL: {first_line(error)}; {who_may(error)}"
         if kind == "psycopg.ProgrammingError":  # its words would quote parts of the DSN
             return Exit.NOT_READY, (
                 "not ready: the DSN cannot be read: postgresql://user:password@host:port/database,"
@@ -163,8 +164,15 @@ def unavailable(error: BaseException) -> tuple[Exit, str] | None:
 
 WHO_MAY = (
     "a login may look with `grant ql_reader`, publish and start with ql_admission,"
-    " and `run` needs ql_scheduler and ql_worker as well"
+    " `run` needs ql_scheduler and ql_worker as well, and purge and declare-stopped ql_operator"
 )
+
+
+def who_may(error: BaseException) -> str:
+    """Which group lets a login do what it may not, by the schema that was closed to it."""
+    found = re.search(r"for (?:schema|function|view|table) (ql_[a-z]+)", first_line(error))
+    group = {"ql_retention": "ql_operator"}.get(found[1], found[1]) if found else ""
+    return f"it needs `grant {group} to LOGIN`: {WHO_MAY}" if group in GROUPS else WHO_MAY
 
 
 def without_secrets(words: str, dsn: str) -> str:

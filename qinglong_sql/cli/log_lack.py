@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from qinglong_sql.cli.reasons import short
-from qinglong_sql.cli.steps import CODES
+from qinglong_sql.cli.steps import CODES, shortened
 from qinglong_sql.cli.words import Row
 
 NAMED = 3
@@ -33,7 +33,7 @@ def end_of(attempt: Row) -> str:
     words = CODES.get(code, str(code)) if code else f"it {attempt['status']}"
     if attempt["exit_code"] is not None and code in (None, "execution_failed"):
         words = f"it ended with exit code {attempt['exit_code']}"
-    said = " ".join(str(attempt["error"] or "").split())[:400]
+    said = shortened(str(attempt["error"] or ""), 400)
     return f"{words}: {said}" if said else words
 
 

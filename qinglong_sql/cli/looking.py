@@ -5,13 +5,13 @@ import re
 import click
 
 from qinglong_sql.canonical import digest
-from qinglong_sql.cli import COMMANDS, cells
+from qinglong_sql.cli import COMMANDS, cells, declared
 from qinglong_sql.cli.alone import nobody_drives
 from qinglong_sql.cli.exits import reported
 from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reasons import ORDER, Reason, Screen, reason_of, served, short, waits
 from qinglong_sql.cli.reread import steps_of, the_run
-from qinglong_sql.cli.runs import retry_of
+from qinglong_sql.cli.runs import input_of, retry_of
 from qinglong_sql.cli.steps import BAD, CODES, NAMED, flow_table, groups, in_words, needs_of
 from qinglong_sql.cli.timebar import legend
 from qinglong_sql.cli.words import (
@@ -37,21 +37,32 @@ Pair = tuple[Row, Reason]  # a row of `explain`, and its words
 
 @click.command()
 @click.argument("run")
+@click.option(
+    "--input",
+    "with_input",
+    is_flag=True,
+    help="Print its input alone, as JSON; with --json below `input` of the document.",
+)
 @with_utc
 @with_color
 @with_dsn
 @with_json
 @reported
-def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
+def show(run: str, with_input: bool, utc: bool, dsn: str, as_json: bool) -> None:
     """Show a RUN: its state, its steps, what went wrong.
 
-    Steps stand in the order in which work flows, each with a bar on the time axis of the run.
+    Steps stand in the order in which work flows, each with a bar on the time axis of the run. Its
+    input, which may hold what is not for everybody's eyes, is printed by --input only.
     """
     with opened(dsn) as store:
         row = resolve_run(store, run)
         run_id = row["run_id"]
+        given = {"input": input_of(store, run_id)} if with_input else {}
+        if given and not as_json:
+            print_json(given["input"])
+            return
         steps = steps_of(store, run_id)
-        attempts = store.read("attempt_state", order="number", run_id=run_id)
+        attempts = declared.attempts_with(store, run_id)
         pairs = store.read("step_need", order="step_key, need_key", run_id=run_id)
         intents = store.read("intent_state", run_id=run_id)
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
@@ -61,10 +72,11 @@ def show(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     needs, intent = needs_of(pairs), intents[0] if intents else None
     if as_json:
         more = {"steps": steps, "attempts": attempts, "needs": needs, "intent": intent}
-        print_json({**row, **more})
+        print_json({**row, **more, **given})
         return
     wide = cells.room()
     header(row, intent, screen, wide)
+    vouched(attempts, wide)
     drawn, bars = flow_table(row, steps, attempts, needs, wide)
     if drawn:
         say("")
@@ -104,7 +116,8 @@ def header(row: Row, intent: Row | None, screen: Screen, wide: int) -> None:
     if row["run_key"] and not re.fullmatch(MADE_KEY, row["run_key"]):
         told.append(("key", row["run_key"]))
     if row["input_digest"] != NO_INPUT:
-        told.append(("input", f"sha256 {row['input_digest'][:12]}"))
+        way = screen.command(f"show {short(row['run_id'])} --input")
+        told.append(("input", f"sha256 {row['input_digest'][:12]}; {way}"))
     if intent is not None:
         by = f", by {intent['actor']}" if intent["actor"] else ""
         at = screen.at(intent["requested_at_ms"])
@@ -112,6 +125,15 @@ def header(row: Row, intent: Row | None, screen: Screen, wide: int) -> None:
     for name, words in told:
         colour = COLOURS.get(row["status"]) if name == "status" else None
         say_wrapped(f"{name:<9}{words}", wide, 9, fg=colour)
+
+
+def vouched(attempts: list[Row], wide: int) -> None:
+    """What somebody declared stopped: nothing else says why those attempts are lost."""
+    lines = declared.all_words(attempts)
+    for line in lines[:WRONG]:
+        say_wrapped(f"{'declared':<9}{line.replace(' declared', '', 1)}", wide, 9)
+    if len(lines) > WRONG:
+        say(f"         and {len(lines) - WRONG} more")
 
 
 def wrong(row: Row, steps: list[Row], attempts: list[Row], screen: Screen, wide: int) -> None:
@@ -159,6 +181,10 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     with opened(dsn) as store:
         row = resolve_run(store, run)
         rows = waits(store, row["run_id"])
+        attempts = declared.attempts_with(store, row["run_id"])
+        last = {one["step_key"]: one for one in attempts}
+        for one in rows:
+            one["declared"] = (last.get(one["step_key"]) or {}).get("declared")
         row = row if rows else the_run(store, row["run_id"])
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
         alone = "" if row["status"] != "running" or as_json else nobody_drives(store, dsn)
@@ -170,9 +196,15 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
         ended = f"nothing: the run has ended, {row['status']}"
         say(ended if row["status"] != "running" else "nothing: the next cycle moves it")
         if row["status"] not in ("running", "succeeded"):
+            vouched(attempts, cells.room())
             say(f"  look: {screen.command('show ' + short(row['run_id']))}")
         return
     wide = cells.room()
+    if row["cancel_requested_at_ms"] is not None:
+        does = "nobody is there to carry it out" if alone else "what runs is being stopped"
+        at = screen.at(row["cancel_requested_at_ms"])
+        words = f"cancellation requested ({row['cancel_reason']}) at {at}: {does}"
+        say_wrapped(words, wide, 2, fg="yellow")
     if alone:
         say_wrapped(f"! {alone}", wide, 2, fg="yellow")
     needs = [pair for pair in reasons if pair[0]["waits_for"] == "need" and not pair[1].command]

@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
+from qinglong_sql.cli.alone import worker_lives
 from qinglong_sql.cli.exits import Refused, reported
-from qinglong_sql.cli.options import opened, poke, resolve_run, with_dsn, with_json
+from qinglong_sql.cli.options import opened, poke, resolve_run, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reread import steps_of, the_run
 from qinglong_sql.cli.runs import user_name
-from qinglong_sql.cli.words import print_json, say
+from qinglong_sql.cli.words import Row, moment, now_ms, print_json, say
 from qinglong_sql.store import Span, Store
 
 
@@ -22,10 +23,15 @@ from qinglong_sql.store import Span, Store
     type=click.Choice(["retry", "fail"]),
     help="What follows; by the task's on_lost when left out (hold: it fails).",
 )
+@click.option(
+    "--force", is_flag=True, help="Although its worker lives here, or spoke within its lease."
+)
 @with_dsn
 @with_json
 @reported
-def declare_stopped(attempt: str, reason: str, follow: str | None, dsn: str, as_json: bool) -> None:
+def declare_stopped(
+    attempt: str, reason: str, follow: str | None, force: bool, dsn: str, as_json: bool
+) -> None:
     """Vouch that an ATTEMPT has no process any more.
 
     For what its worker cannot say: `on_lost: hold`, or a machine that is gone. `explain` shows the
@@ -34,6 +40,8 @@ def declare_stopped(attempt: str, reason: str, follow: str | None, dsn: str, as_
     """
     with opened(dsn) as store:
         found = resolve_attempt(store, attempt)
+        if not force:
+            refuse_living(found, dsn)
         row = store.call(
             "declare_stopped",
             p_attempt_id=found["attempt_id"],
@@ -60,6 +68,26 @@ def declare_stopped(attempt: str, reason: str, follow: str | None, dsn: str, as_
     if run["status"] != "running":
         follows = f"the run has ended, {run['status']}"
     say(f"step {step['step_key']} is {step['status']}; {follows}")
+
+
+def refuse_living(attempt: Row, dsn: str) -> None:
+    """Raise Refused for an attempt with a lease that stands, unless its worker is known to be gone.
+
+    A worker renews its leases for as long as it lives: one of another machine is believed.
+    """
+    now, until = now_ms(), attempt["lease_expires_at_ms"]
+    if attempt["lease_status"] != "leased" or until <= now:
+        return
+    lives = worker_lives(dsn, attempt["worker_id"])
+    if lives is False or attempt["status"] not in ("starting", "running"):
+        return
+    where = "lives on this machine" if lives else "may live on another machine"
+    raise Refused(
+        f"{attempt['attempt_id']}: its worker {attempt['worker_id']} {where}, and its lease runs"
+        f" until {moment(until, now)}: `qinglong-sql cancel {attempt['run_id'][:12]}"
+        f"{same_dsn(dsn)}` stops it; when the worker is gone, wait until then,"
+        " or --force if you know better"
+    )
 
 
 def resolve_attempt(store: Store, text: str) -> dict[str, Any]:

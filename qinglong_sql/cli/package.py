@@ -1,6 +1,7 @@
 """Commands about a package file: check, publish."""
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,8 @@ def still_open(store: Store, package: str, generation: int, more: str, **target:
 def choose_target(package: Package, name: str | None) -> tuple[str, str]:
     """(kind, key) of what to run: the named one, or the only one there is.
 
-    Raises Refused with the choices when the name is unknown or missing.
+    Raises BadParameter (exit 2) with the choices when the name is missing, Refused with them when
+    it is unknown.
     """
     workflows = package.model["workflows"]
     tasks = {key: task for key, task in package.model["tasks"].items() if "/" not in key}
@@ -129,11 +131,23 @@ def choose_target(package: Package, name: str | None) -> tuple[str, str]:
         found = workflows or tasks
         if len(found) == 1:
             return ("workflow" if workflows else "task"), next(iter(found))
-        raise Refused(f"say which one to run: {', '.join(found)}")
+        raise click.BadParameter(
+            f"say which one: {choices_of(workflows, tasks)}", param_hint="'WORKFLOW'"
+        )
     if name in workflows:
         return "workflow", name
     if name in tasks:
         return "task", name
     near = did_you_mean(name, [*workflows, *tasks])
-    there = ", ".join([*workflows, *tasks])
+    there = choices_of(workflows, tasks)
     raise Refused(f"no workflow or task {name!r}; there are: {there}{near}")
+
+
+def choices_of(workflows: Collection[str], tasks: Collection[str]) -> str:
+    """What can be run, by kind; a name of both kinds means the workflow."""
+    kinds = {"workflows": workflows, "tasks": tasks}
+    told = [f"{kind} {', '.join(keys)}" for kind, keys in kinds.items() if keys]
+    both = [name for name in workflows if name in tasks]
+    if both:
+        told.append(f"{', '.join(both)} is both, and means the workflow")
+    return "; ".join(told)

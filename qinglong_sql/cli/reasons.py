@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from qinglong_sql.cli import declared
 from qinglong_sql.cli.steps import CODES
 from qinglong_sql.cli.words import Row, age, moment, now_ms
 from qinglong_sql.limits import WORKER_QUEUES
@@ -16,6 +17,7 @@ OVERDUE_MS = 60_000  # what is due is done within a cadence; a minute means that
 ORDER = ("fault", "hold", "evidence", "report", "lease", "worker", "queue", "retry", "intent",
          "admission", "need")  # fmt: skip
 SESSIONS = 1000
+AT_ONCE = {"need": "frontier", "admission": "task_admission", "intent": "cancellation"}
 BY_ITSELF = "the next cycle of a scheduler; when none works on this database, start one"
 
 
@@ -64,14 +66,23 @@ class Reason:
 def waits(store: Store, run_id: str) -> list[Row]:
     """The rows of `explain`, with what a silent worker means once its lease is over.
 
-    The view has no clock (DESIGN §4), so `after_due` is applied here.
+    The view has no clock (DESIGN §4), so `after_due` is applied here. What a clock put off that was
+    set back since has as `due_at_ms` when it would be done, were nobody to bring it near.
     """
     now = now_ms()
+    ahead = {
+        row["stage"]: row["due_at_ms"]
+        for row in store.read("agenda_ahead", run_id=run_id)
+        if row["since_ms"] - now > OVERDUE_MS and row["due_at_ms"] - now > OVERDUE_MS
+    }
     rows = store.read("explain", order="step_key, attempt_id, waits_for, waits_on", run_id=run_id)
     for row in rows:
         after = row.pop("after_due")
         if after is not None and row["due_at_ms"] is not None and row["due_at_ms"] < now:
             row["waits_for"] = after
+        stage = AT_ONCE.get(row["waits_for"])
+        if stage in ahead and (stage != "frontier" or row["waits_on"] == stage):
+            row["due_at_ms"] = ahead[stage]
     return rows
 
 
@@ -130,7 +141,8 @@ def reason_of(row: Row, screen: Screen) -> Reason:
     if kind in ("worker", "queue"):
         return _queued(row, screen)
     if kind == "retry":
-        words = CODES.get(row["waits_on"], row["waits_on"])
+        on = row["waits_on"]
+        words = declared.words_of(row, on) or CODES.get(on, str(on))
         at = screen.at(row["due_at_ms"])
         return _undriven(row, screen) or Reason(
             f"{words}; again at {at}", f"tried again at {at}", look
@@ -138,6 +150,14 @@ def reason_of(row: Row, screen: Screen) -> Reason:
     if kind == "need" and row["waits_on"] != "frontier":
         return Reason(f"waits for {row['waits_on']}", "the end of that step")
     words = {"intent": f"cancellation requested ({row['waits_on']})"}.get(kind, "could go on")
+    if row["due_at_ms"] is not None and row["due_at_ms"] > screen.now:
+        at = screen.at(row["due_at_ms"])
+        return Reason(
+            f"{words}, but put off to {at} by a clock that was set back since",
+            "a process that drives the run brings that near within a minute",
+            screen.driver(),
+            stuck=True,
+        )
     since = None if kind == "need" else row["since_ms"]
     return _undriven({**row, "due_at_ms": since}, screen) or Reason(
         words, BY_ITSELF, screen.driver()

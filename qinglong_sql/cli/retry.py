@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from qinglong_sql.canonical import derived_id, digest
+from qinglong_sql.canonical import derived_id
 from qinglong_sql.cli.alone import edge_here, silent_words
 from qinglong_sql.cli.cells import room
 from qinglong_sql.cli.exits import Refused, reported
@@ -21,13 +21,12 @@ from qinglong_sql.cli.options import (
 )
 from qinglong_sql.cli.package import publish_package
 from qinglong_sql.cli.reread import the_run
-from qinglong_sql.cli.runs import retry_of
+from qinglong_sql.cli.runs import retry_of, same_run
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import Row, complain, print_json, say, table
-from qinglong_sql.package import load_package
+from qinglong_sql.package import Package, load_package
 from qinglong_sql.store import SQLITE, Store
 
-NO_INPUT = digest("{}")
 SAME = (
     "nothing was published since that run: the same tasks run again"
     " (else: cancel this run, and retry it with --file)"
@@ -96,10 +95,7 @@ def retry(
             show_preview(store, old, as_json)
             return
         if package is not None:
-            if package.key != old["package_key"]:
-                raise Refused(
-                    f"{file} is package {package.key}, that run is of {old['package_key']}"
-                )
+            refuse_file(store, old, package, f"{file}", key)
             published = publish_package(store, package)["generation"]
         row = start_retry(store, old, key)
         poke(dsn)
@@ -116,13 +112,13 @@ def retry(
             if published not in (None, new["generation"]) and new["status"] == "running":
                 say(keeps(new, published, same_dsn(dsn)))
             else:
-                say(next_words(new, dsn, file))
+                say(next_words(store, new, dsn, file))
             return
         say_steps(steps)
         say("")
         if new["status"] == "running" and new["generation"] == old["generation"]:
             say(SAME)
-        say(next_words(new, dsn, file))
+        say(next_words(store, new, dsn, file))
 
 
 def retry_of_purged(store: Store, text: str) -> Row | None:
@@ -145,7 +141,7 @@ def tell_again(store: Store, row: Row, dsn: str, as_json: bool) -> None:
         print_json({**row, "steps": []})
         return
     say(headline(store, None, row))
-    say(next_words(the_run(store, row["run_id"]), dsn, None))
+    say(next_words(store, the_run(store, row["run_id"]), dsn, None))
 
 
 def check_ended(old: Row, more: str) -> None:
@@ -155,6 +151,21 @@ def check_ended(old: Row, more: str) -> None:
         raise Refused(f"run {old['run_id']} is still open; cancel it first: {way}")
     if old["status"] == "succeeded":
         raise Refused(f"run {old['run_id']} has succeeded: there is nothing to retry")
+
+
+def refuse_file(store: Store, old: Row, package: Package, file: str, key: str | None) -> None:
+    """Raise Refused, before anything is published, for a file or a key that is of another run."""
+    if package.key != old["package_key"]:
+        raise Refused(f"{file} is package {package.key}, that run is of {old['package_key']}")
+    if old["target_key"] not in package.model[f"{old['kind']}s"]:
+        raise Refused(f"{file} has no {old['kind']} {old['target_key']}; not published")
+    if key is None:
+        return
+    run_id = derived_id("ru", old["package_key"], old["kind"], old["target_key"], key)
+    for row in store.read("run_state", run_id=run_id):
+        if row["retry_of_run_id"] != old["run_id"]:
+            raise Refused(f"key {key!r} was used before, and not for a retry of this run:"
+                          f" run {run_id}; nothing is published")  # fmt: skip
 
 
 def start_retry(store: Store, old: Row, key: str | None) -> Row:
@@ -186,7 +197,7 @@ def keeps(new: Row, published: int, more: str) -> str:
     )
 
 
-def next_words(new: Row, dsn: str, file: Path | None) -> str:
+def next_words(store: Store, new: Row, dsn: str, file: Path | None) -> str:
     """Who drives the retry, or what to type."""
     more = same_dsn(dsn)
     if new["status"] == "succeeded":
@@ -198,10 +209,9 @@ def next_words(new: Row, dsn: str, file: Path | None) -> str:
         return f"this database has {silent_words(here)}"
     if here is not None:
         return f"an edge drives it; to follow: qinglong-sql show {new['run_id'][:12]}{more}"
-    same = "" if new["input_digest"] == NO_INPUT else " with the same input"
     edge = "an edge takes it, or " if dsn.startswith(SQLITE) else ""
     name = "FILE" if file is None else shlex.quote(str(file))
-    return f"to drive it: {edge}qinglong-sql run {name} {new['target_key']}{more}{same}"
+    return f"to drive it: {edge}{same_run(store, new, name, more)}"
 
 
 def takeover(store: Store, old: Row, target_id: str) -> list[Row]:

@@ -1,14 +1,16 @@
 """`run`: publish, start, drive and wait, in one process."""
 
 import itertools
+import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from qinglong_sql.canonical import digest
+from qinglong_sql.cli.declared import attempts_with
 from qinglong_sql.cli.exits import OF_STATUS, Exit, Refused, leave, reported, told_as
+from qinglong_sql.cli.joining import admit, patiently
 from qinglong_sql.cli.options import (
     opened,
     package_file,
@@ -19,19 +21,14 @@ from qinglong_sql.cli.options import (
     with_json,
     with_lease,
 )
-from qinglong_sql.cli.package import choose_target, publish_package, still_open
-from qinglong_sql.cli.progress import View, view_for
-from qinglong_sql.cli.runs import (
-    run_input,
-    start_run,
-    with_input,
-    with_input_file,
-)
+from qinglong_sql.cli.package import choose_target
+from qinglong_sql.cli.progress import view_for
+from qinglong_sql.cli.runs import run_input, with_input, with_input_file
 from qinglong_sql.cli.session import Session
 from qinglong_sql.cli.steps import step_table
 from qinglong_sql.cli.words import Row, coloured, complain, hush, print_json, say, span
 from qinglong_sql.evidence import RecordBroken, read_journal
-from qinglong_sql.package import Package, load_package
+from qinglong_sql.package import load_package
 from qinglong_sql.store import Store
 from qinglong_sql.worker import Worker
 
@@ -77,10 +74,13 @@ def run(
     kind, target = choose_target(package, workflow)
     text = run_input(pairs, input_file)
     with opened(dsn, create=True) as store:
-        refuse_without_rights(store)
         view = view_for(as_json, quiet)
         try:
-            row = admit(store, package, kind, target, text, new, view, same_dsn(dsn))
+            patiently(lambda: refuse_without_rights(store), view)
+            key, more = str(uuid.uuid4()) if new else None, same_dsn(dsn)
+            row = patiently(
+                lambda: admit(store, package, kind, target, text, key, view, more), view
+            )
             queues = sorted({task["queue"] for task in package.model["tasks"].values()})
             worker = own_worker(
                 store,
@@ -92,7 +92,7 @@ def run(
                 run_id=row["run_id"],
                 note=view.note,
             )
-            session = Session(store, worker, row["run_id"], view)
+            session = patiently(lambda: Session(store, worker, row["run_id"], view), view)
             ended = session.to_the_end()
         finally:
             view.close()
@@ -110,42 +110,6 @@ def refuse_without_rights(store: Store) -> None:
             f"this login lacks the rights of {', '.join(missing)}: `run` needs"
             f" `grant {', '.join(GROUPS)} to LOGIN`"
         )
-
-
-def admit(
-    store: Store,
-    package: Package,
-    kind: str,
-    target: str,
-    text: str,
-    new: bool,
-    view: View,
-    more: str,
-) -> Row:
-    """Publish, then find the open run of the same content and input, or admit one."""
-    generation = publish_package(store, package)["generation"]
-    for words in still_open(store, package.key, generation, more, kind=kind, target_key=target):
-        view.note(words)
-    found = store.read(
-        "target_state",
-        package_key=package.key,
-        generation=generation,
-        kind=kind,
-        target_key=target,
-    )
-    same = store.read(
-        "open_run",
-        order="admitted_at_ms desc, run_id",
-        limit=1,
-        target_id=found[0]["target_id"],
-        input_digest=digest(text),
-    )
-    if same and not new:
-        view.note(f"going on with run {same[0]['run_id']} (--new starts another)")
-        return same[0]
-    row = start_run(store, package.key, kind, target, None, text)
-    view.note(f"run {row['run_id']}")
-    return row
 
 
 def own_worker(store: Store, folder: Path, *, run_id: str, **options: Any) -> Worker:
@@ -184,7 +148,7 @@ def show_end(store: Store, run: Row, as_json: bool, more: str) -> None:
     for last in (False, True):
         try:
             steps = store.read("step_state", order="step_key", run_id=run["run_id"])
-            attempts = store.read("attempt_state", order="number", run_id=run["run_id"])
+            attempts = attempts_with(store, run["run_id"])
             if as_json:
                 print_json({**run, "steps": steps})
             else:

@@ -1,6 +1,7 @@
 """How runs begin: `start`, and what other commands share of that."""
 
 import getpass
+import shlex
 import uuid
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from qinglong_sql.cli.words import complain, moment, now_ms, print_json, say
 from qinglong_sql.limits import ACTOR_BYTES, INPUT_BYTES
 from qinglong_sql.store import Store
 
+INPUT_SHOWN = 200  # characters of an input that a command on a screen may have
 INPUT_FILE_BYTES = 16 * INPUT_BYTES  # however much of it is space
 
 with_input = click.option(
@@ -62,6 +64,30 @@ def run_input(pairs: tuple[str, ...], file: Path | None) -> str:
     if len(text.encode()) > INPUT_BYTES:
         raise Refused(f"the input is larger than {INPUT_BYTES} bytes; give a path instead")
     return text
+
+
+def input_of(store: Store, run_id: str) -> dict[str, Any]:
+    """The input of a run. Raises Refused for a run that is gone."""
+    rows = store.read("input_state", run_id=run_id)
+    if not rows:
+        the_run(store, run_id)
+    found: dict[str, Any] = read_json(rows[0]["input"].encode())
+    return found
+
+
+def same_run(store: Store, run: dict[str, Any], file: str, more: str) -> str:
+    """The `run` command that goes on with an open run, whatever its input is.
+
+    `file` is quoted; `more` is the ` --dsn …` that commands need.
+    """
+    given = input_of(store, run["run_id"])
+    command = f"qinglong-sql run {file} {run['target_key']}{more}"
+    plain = all(isinstance(text, str) and key and "=" not in key for key, text in given.items())
+    words = [shlex.quote(f"{key}={text}") for key, text in given.items()] if plain else []
+    if plain and len(" ".join(words)) <= INPUT_SHOWN and all(map(str.isprintable, words)):
+        return command + "".join(f" --input {word}" for word in words)
+    shown = f"qinglong-sql show {run['run_id'][:12]} --input{more}"
+    return f"{shown} | {command} --input-file /dev/stdin"
 
 
 def start_run(
@@ -173,7 +199,12 @@ def published_target(store: Store, package: str, name: str | None) -> tuple[str,
     for row in found:
         if row["target_key"] == name:
             return str(row["kind"]), str(row["target_key"])
-    choices = ", ".join(row["target_key"] for row in found)
+    from qinglong_sql.cli.package import choices_of  # no package is read without it
+
+    kinds: dict[str, list[str]] = {"workflow": [], "task": []}
+    for row in found:
+        kinds[row["kind"]].append(row["target_key"])
+    choices = choices_of(kinds["workflow"], kinds["task"])
     if name is None:
         raise Refused(f"say which one to start, of: {choices}")
     near = did_you_mean(name, (row["target_key"] for row in found))

@@ -56,7 +56,7 @@ def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
     if alone or silent(edge):  # one cause is told once
         stuck = [row for row in stuck if row["waits_for"] in OTHERWISE]
     ended = ended_of(store, len(counted))
-    late = alone and screen.now - runs[0]["admitted_at_ms"] > HANDOVER_MS
+    late = alone and abs(screen.now - runs[0]["admitted_at_ms"]) > HANDOVER_MS  # or set back
     return {
         "ok": not stuck and not late,
         "driven": not alone,

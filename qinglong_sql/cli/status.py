@@ -55,24 +55,24 @@ def status(check: bool, failed_within: int | None, utc: bool, dsn: str, as_json:
     with opened(dsn) as store:
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn))
         found = standing(store, screen, dsn)
-    found["database"]["revision"] = revision_of(dsn)[0]
+    found["database"]["revision"], stands_at = revision_of(dsn)
     if as_json:
         print_json(found)
     else:
-        told(found, screen, cells.room())
+        told(found, screen, cells.room(), stands_at)
     since = screen.now if failed_within is None else screen.now - failed_within
     failed = any(row["finished_at_ms"] > since for row in found["last_failed"])
     if check and (not found["ok"] or (failed and failed_within is not None)):
         leave(Exit.FAILED)
 
 
-def told(found: dict[str, Any], screen: Screen, wide: int) -> None:
+def told(found: dict[str, Any], screen: Screen, wide: int, revision: str) -> None:
     """The document for people: trouble first, then what moves, then what has ended."""
     for words, colour in headlines(found, screen):
         say_wrapped(words, wide, 2, fg=colour, bold=True)
     if found["looked_at_count"] < found["open_count"]:
         say_wrapped(f"only the oldest {found['looked_at_count']} open runs were looked at", wide)
-    place(found, screen, wide)
+    place(found, screen, wide, revision)
     trouble(found["stuck"], screen, wide)
     moving(found, screen, wide)
     stored(found["packages"], screen, wide)
@@ -114,11 +114,10 @@ def last_words(failed: list[Row], screen: Screen) -> str:
     return f"the last run of {row['package_key']}/{row['target_key']} {how} at {at}{more}"
 
 
-def place(found: dict[str, Any], screen: Screen, wide: int) -> None:
+def place(found: dict[str, Any], screen: Screen, wide: int, revision: str) -> None:
     """Which database this is, and which edge works on it."""
     base = dict(found["database"])
-    stands_at = base.pop("revision", None)
-    revision = f"revision {stands_at}" if stands_at else "installed without a revision"
+    base.pop("revision", None)
     if base.pop("engine") == "sqlite":
         where = f"{base['file']}, {size(base['size_bytes'])}, {revision}"
     else:

@@ -5,13 +5,14 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from qinglong_sql.cli import cells
+from qinglong_sql.cli import cells, declared
 from qinglong_sql.cli.timebar import LEAST, MOST, Axis
 from qinglong_sql.cli.words import Row, now_ms, sign_of, span, table
 from qinglong_sql.graph import depths
 
 Needs = Mapping[str, Sequence[str]]
 NAMED = 6
+ONCE = ((60, 3), (30, 8))  # a sentence longer than this, of so many steps, is told once
 BAD = ("failed", "timed_out")
 ENDED_BADLY = (*BAD, "cancelled")
 EXITS = {  # what a shell and env say of their command
@@ -60,12 +61,37 @@ def step_table(steps: list[Row], attempts: list[Row]) -> str:
     """One line a step by its start: state, tries, duration, why it is so."""
     last = {attempt["step_key"]: attempt for attempt in attempts}
     ordered = sorted(steps, key=lambda s: (s["started_at_ms"] or sys.maxsize, s["step_key"]))
+    told = once([(one["step_key"], why(one, last.get(one["step_key"]))) for one in ordered])
     rows = [
-        [step["step_key"], *state_of(step), why(step, last.get(step["step_key"]))]
-        for step in ordered
+        [step["step_key"], *state_of(step), words]
+        for step, words in zip(ordered, told, strict=True)
     ]
     head = ["STEP", "STATUS", "TRIES", "TOOK", "WHY"]
     return table(head, rows, wide=cells.room(), drop=("TRIES", "TOOK"))
+
+
+def once(reasons: Sequence[tuple[str, str]]) -> list[str]:
+    """The reasons of steps, where a sentence that many of them share is told by the first alone."""
+    alike: dict[str, list[str]] = {}
+    for key, words in reasons:
+        alike.setdefault(words, []).append(key)
+    told = []
+    for key, words in reasons:
+        same = alike[words]
+        if any(len(words) > brief and len(same) >= many for brief, many in ONCE):
+            told.append(f"{words} ({len(same)} steps)" if key == same[0] else f"as {same[0]}")
+        else:
+            told.append(words)
+    return told
+
+
+def shortened(text: str, most: int) -> str:
+    """About so many characters of a text in one line, to the end of a word."""
+    text = " ".join(text.split())
+    end = text.find(" ", most)
+    if len(text) <= most or (end < 0 and len(text) <= 4 * most):
+        return text
+    return f"{text[:end]} …" if 0 <= end <= 4 * most else f"{text[:most]}…"
 
 
 def flow_table(
@@ -143,7 +169,7 @@ def why(step: Row, attempt: Row | None) -> str:
     if step["status"] not in ("failed", "retry_wait"):
         return CODES.get(step["result_code"], str(step["result_code"]))
     words, said = ending(str(step["result_code"]), attempt)
-    return f"{words}: {said.splitlines()[0][:120]}" if said else words
+    return f"{words}: {shortened(said.splitlines()[0], 200)}" if said else words
 
 
 def in_words(step: Row, attempt: Row | None) -> str:
@@ -151,11 +177,14 @@ def in_words(step: Row, attempt: Row | None) -> str:
     words, said = ending(str(step["result_code"]), attempt)
     if step["attempt_count"] > 1:
         words += f", after {step['attempt_count']} tries"
-    return f"{words}: {' '.join(said.split())[:400]}" if said else words
+    return f"{words}: {shortened(said, 400)}" if said else words
 
 
 def ending(code: str, attempt: Row | None) -> tuple[str, str]:
     """How an attempt ended, in words, and what its worker said beyond that."""
+    if vouched := declared.words_of(attempt, code):
+        words, _, said = vouched.partition(": ")
+        return words, said
     words = CODES.get(code, code)
     said = str((attempt or {}).get("error") or "").strip()
     if attempt is None or code != "execution_failed":

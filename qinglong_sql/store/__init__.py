@@ -49,9 +49,9 @@ POSTGRES = ("postgresql://", "postgres://")
 
 # what `read` may name: the reading views, and the decision views by the order of their files
 _READING = (
-    "package_state target_state trigger_state run_state open_run intent_state step_state"
-    " step_need attempt_state event_log attestation_state refused_state agenda_state fault_state"
-    " worker_state queue_state"
+    "package_state target_state trigger_state run_state open_run intent_state input_state"
+    " step_state step_need attempt_state event_log attestation_state refused_state agenda_state"
+    " fault_state worker_state queue_state"
 )
 _DECISION = (
     "state_transition run_admission task_attempt_admission step_run_mutation live_attempt"
@@ -59,9 +59,10 @@ _DECISION = (
     " schedule_decision schedule_blocked schedule_due"
     " frontier_ready frontier_skip frontier_effect frontier_blocked"
     " task_admission_effect dispatch_effect completion_end completion_effect"
-    " recovery_due recovery_blocked recovery_end recovery_effect retry_effect"
+    " recovery_due recovery_blocked recovery_end recovery_effect retry_longest"
+    " retry_effect"
     " intent_effect cancellation_blocked cancellation_effect retention_due explain agenda_missing"
-    " violation"
+    " agenda_ahead violation"
 )
 VIEWS = frozenset(f"{_READING} {_DECISION}".split())
 

@@ -121,6 +121,12 @@ select
   i.requested_at_ms
 from cancel_intent as i;
 
+create view input_state as
+select
+  i.run_id,
+  i.input
+from run_input as i;
+
 create view step_state as
 select
   s.run_id,

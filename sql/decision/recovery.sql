@@ -197,7 +197,20 @@ from (
     and c.cancel_reason is null
 ) as e;
 
--- A back-off that is over opens a new epoch. The step takes effects whose `due_at_ms` has come.
+-- The longest that a step may wait, jitter included. A back-off that ends further ahead was written
+-- by a clock that was ahead: nobody knows how much of it is left, and it is over.
+create view retry_longest as
+select
+  s.run_id,
+  s.step_key,
+  s.due_at_ms,
+  t.max_backoff_ms + t.max_backoff_ms / 8 as longest_ms
+from step_run as s
+join task_revision as t on t.task_id = s.task_id
+where s.status = 'retry_wait';
+
+-- A back-off that is over opens a new epoch. The step takes effects whose `due_at_ms` has come, or
+-- is further ahead than `retry_longest` says.
 create view retry_effect as
 select
   s.run_id,

@@ -62,6 +62,36 @@ where not exists (
     ))
 );
 
+-- A row is right only from `since_ms` on: before, it is of a clock that was ahead, and the sweep
+-- brings it to `wait_ms` from now. Only a fault may put off what is done at once, for its longest
+-- back-off; a deadline and a lease end when they say.
+create view agenda_ahead as
+select
+  a.run_id,
+  a.stage,
+  a.due_at_ms,
+  case
+    when a.faults > 0 then a.due_at_ms - 300000
+    when a.stage = 'retry' then (
+      select max(w.due_at_ms - w.longest_ms)
+      from retry_longest as w
+      where w.run_id = a.run_id
+    )
+    else a.due_at_ms
+  end as since_ms,
+  case when a.faults > 0 then 300000 else 0 end as wait_ms
+from (
+  select
+    g.run_id,
+    g.stage,
+    g.due_at_ms,
+    (
+      select count(*) from run_fault as f where f.run_id = g.run_id and f.stage = g.stage
+    ) as faults
+  from agenda as g
+) as a
+where a.faults > 0 or a.stage in ('frontier', 'task_admission', 'cancellation', 'retry');
+
 create view violation as
 select
   a.run_id,

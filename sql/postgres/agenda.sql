@@ -208,10 +208,11 @@ begin
 end;
 $$;
 
--- STEP     sweep_agenda — put back due work that is missing, for one slice of runs by id
+-- STEP     sweep_agenda — put back due work that is missing, for one slice of runs by id, and bring
+--          near what a clock wrote that was ahead
 -- LOCKS    2 run (skip locked)
--- READS    run, agenda_missing
--- WRITES   agenda
+-- READS    run, agenda_missing, agenda_ahead
+-- WRITES   agenda, run_fault (its next try)
 -- RETURNS  every run_id of the slice, with the number of rows put back
 -- RAISES   QL400, QL503
 -- REPLAY   exact: nothing is missing the second time
@@ -256,9 +257,25 @@ begin
     select
       m.run_id,
       m.stage,
-      case when m.due_at_ms = 0 then v_now else m.due_at_ms end
-    from ql.agenda_missing as m
-    where m.run_id = any(v_held)
+      min(m.due_at_ms)
+    from (
+      select
+        l.run_id,
+        l.stage,
+        case when l.due_at_ms = 0 then v_now else l.due_at_ms end as due_at_ms
+      from ql.agenda_missing as l
+      where l.run_id = any(v_held)
+      union all
+      select
+        h.run_id,
+        h.stage,
+        v_now + h.wait_ms
+      from ql.agenda_ahead as h
+      where h.run_id = any(v_held)
+        and h.since_ms > v_now
+        and h.due_at_ms > v_now + h.wait_ms
+    ) as m
+    group by m.run_id, m.stage
     on conflict on constraint agenda_pkey do update
     set due_at_ms = least(a.due_at_ms, excluded.due_at_ms)
     returning a.run_id
@@ -266,6 +283,10 @@ begin
   select coalesce(array_agg(p.run_id), '{}')
   into v_back
   from put_back as p;
+
+  update ql.run_fault as f
+  set next_try_at_ms = v_now + 300000
+  where f.run_id = any(v_back) and f.next_try_at_ms > v_now + 300000;
 
   return query
   select

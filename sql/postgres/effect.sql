@@ -198,6 +198,7 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_now_ms bigint := ql.now_ms();  -- the effect time may lie ahead of a clock that stepped back
   v_ended text[];
   v_intended text[];
 begin
@@ -248,13 +249,18 @@ begin
         case
           when r.cancel_requested_at_ms is not null
             and (p_stage <> 'cancellation' or g.run_count > 0)
-            then r.updated_at_ms
+            then least(r.updated_at_ms, v_now_ms)
         end
       ),
       ('deadline', case when g.run_count > 0 then r.deadline_at_ms end),
-      ('task_admission', case when g.ready_count > 0 then r.updated_at_ms end),
+      ('task_admission', case when g.ready_count > 0 then least(r.updated_at_ms, v_now_ms) end),
       ('retry', g.retry_at_ms),
-      ('frontier', case when g.end_count > 0 and p_stage <> 'frontier' then r.updated_at_ms end)
+      (
+        'frontier',
+        case
+          when g.end_count > 0 and p_stage <> 'frontier' then least(r.updated_at_ms, v_now_ms)
+        end
+      )
   ) as d (stage, due_at_ms)
   where r.status = 'running'
     and d.due_at_ms is not null

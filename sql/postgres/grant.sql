@@ -57,13 +57,14 @@ grant select on
   ql.task_admission_effect,
   ql.dispatch_effect,
   ql.completion_end, ql.completion_effect,
-  ql.recovery_due, ql.recovery_blocked, ql.recovery_end, ql.recovery_effect, ql.retry_effect,
+  ql.recovery_due, ql.recovery_blocked, ql.recovery_end, ql.recovery_effect,
+  ql.retry_longest, ql.retry_effect,
   ql.intent_effect, ql.cancellation_blocked, ql.cancellation_effect,
   ql.retention_due,
   ql.explain,
-  ql.agenda_missing, ql.violation,
+  ql.agenda_missing, ql.agenda_ahead, ql.violation,
   ql.package_state, ql.target_state, ql.trigger_state, ql.run_state, ql.open_run, ql.intent_state,
-  ql.step_state, ql.step_need,
+  ql.input_state, ql.step_state, ql.step_need,
   ql.attempt_state, ql.event_log, ql.attestation_state, ql.refused_state, ql.agenda_state,
   ql.fault_state, ql.worker_state, ql.queue_state
 to ql_authority, ql_reader;

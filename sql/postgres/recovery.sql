@@ -196,13 +196,22 @@ declare
   v_later ql.effect[];
 begin
   select
-    coalesce(array_agg(row(e.*)::ql.effect) filter (where e.due_at_ms <= v_now), '{}'),
-    coalesce(array_agg(row(e.*)::ql.effect) filter (where e.due_at_ms > v_now), '{}')
+    coalesce(array_agg(row(e.*)::ql.effect) filter (where b.is_over is true), '{}'),
+    coalesce(array_agg(row(e.*)::ql.effect) filter (where b.is_over is not true), '{}')
   into v_effects, v_later
   from unnest(p_run_ids) as i (run_id)
   cross join lateral (
     select * from ql.retry_effect as v where v.run_id = i.run_id offset 0
-  ) as e;
+  ) as e
+  cross join lateral (
+    select
+      e.due_at_ms <= v_now
+      or e.due_at_ms > v_now + (
+        select w.longest_ms
+        from ql.retry_longest as w
+        where w.run_id = e.run_id and w.step_key = e.entity_id
+      ) as is_over
+  ) as b;
 
   perform ql.apply_effects(v_effects, 'retry');
   perform

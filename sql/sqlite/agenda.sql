@@ -82,9 +82,10 @@ where a.stage = :p_stage
 order by a.due_at_ms, a.run_id
 limit :p_limit;
 
--- STEP     sweep_agenda — a slice of the runs: work that is due but not announced is put back
+-- STEP     sweep_agenda — a slice of the runs: work that is due but not announced is put back, and
+--          what a clock wrote that was ahead is brought near
 -- LOCKS    the database (begin immediate, by the caller)
--- WRITES   agenda
+-- WRITES   agenda, run_fault (its next try)
 -- RAISES   QL400
 -- REPLAY   exact: nothing is missing the second time
 -- CALL     look_through
@@ -97,6 +98,11 @@ select
 from temp.answer as a
 where true
 on conflict (run_id, stage) do update set due_at_ms = min(agenda.due_at_ms, excluded.due_at_ms);
+
+update run_fault
+set next_try_at_ms = :now_ms + 300000
+where run_id in (select a.entity_id from temp.answer as a)
+  and next_try_at_ms > :now_ms + 300000;
 
 -- CALL     answer_slice
 
@@ -143,14 +149,30 @@ select
 from temp.candidate as d
 order by d.ordinal;
 
--- HELPER   find_missing — what one run lacks on the agenda
+-- HELPER   find_missing — what one run lacks on the agenda, or has there too late
 insert into temp.answer (entity_id, outcome, number)
 select
   m.run_id,
   m.stage,
-  m.due_at_ms
-from agenda_missing as m
-where m.run_id = :each_run_id;
+  min(m.due_at_ms)
+from (
+  select
+    l.run_id,
+    l.stage,
+    l.due_at_ms
+  from agenda_missing as l
+  where l.run_id = :each_run_id
+  union all
+  select
+    h.run_id,
+    h.stage,
+    :now_ms + h.wait_ms as due_at_ms
+  from agenda_ahead as h
+  where h.run_id = :each_run_id
+    and h.since_ms > :now_ms
+    and h.due_at_ms > :now_ms + h.wait_ms
+) as m
+group by m.run_id, m.stage;
 
 -- STEP     record_fault — a run raised in a stage: try again later, and let the others pass
 -- WRITES   run_fault, agenda

@@ -181,10 +181,10 @@ from (
         then 'frontier'
     end as stage,
     case
-      when t.under_intent = 1 then t.at_ms
+      when t.under_intent = 1 then :now_ms
       when c.entity = 'run' then t.deadline_at_ms
       when c.to_status = 'retry_wait' then c.due_at_ms
-      else t.at_ms
+      else :now_ms  -- the effect time may lie ahead of a clock that stepped back
     end as due_at_ms
   from temp.change as c
   cross join temp.touched as t on t.run_id = c.run_id

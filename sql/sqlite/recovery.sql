@@ -177,7 +177,15 @@ select
   e.due_at_ms,
   e.input_id
 from retry_effect as e
-where e.run_id = :each_run_id and e.due_at_ms <= :now_ms;
+where e.run_id = :each_run_id
+  and (
+    e.due_at_ms <= :now_ms
+    or e.due_at_ms > :now_ms + (
+      select w.longest_ms
+      from retry_longest as w
+      where w.run_id = e.run_id and w.step_key = e.entity_id
+    )
+  );
 
 -- HELPER   rearm_retry — those whose time has not come
 insert into agenda (run_id, stage, due_at_ms)

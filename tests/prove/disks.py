@@ -11,6 +11,7 @@
 """
 
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -21,8 +22,8 @@ from qinglong_sql.store.sqlite import Profile, open_sqlite
 from tests import filling, mounts
 from tests.prove import Setting, Verdict, disks_gone, disks_postgres, disks_receipts, needing
 from tests.serving import serving, steadily
-from tests.shell import Shell
-from tests.site import kill_all_of
+from tests.shell import Shell, ended
+from tests.site import kill_all_of, wait
 
 ROUNDS, QUICK_ROUNDS = 30, 2
 EDGE_ROUNDS, QUICK_EDGE_ROUNDS = 12, 1
@@ -88,27 +89,35 @@ def _shell(folder: Path) -> Shell:
 
 
 def _run_fills(setting: Setting, verdict: Verdict, folder: Path) -> None:
-    shell = _shell(folder)
+    shell, output = _shell(folder), setting.folder / "run.out"
     for number in range(QUICK_ROUNDS if setting.quick else ROUNDS):
         setting.say(f"disks: run, full, round {number}")
-        delay = setting.random("full", number).uniform(0.3, 0.8)
-        filled = threading.Thread(target=_full_for_a_while, args=(folder, delay))
-        filled.start()
-        done = shell.process("run", "jobs.yaml", "calm")
-        filled.join()
+        draw = setting.random("full", number)
+        output.write_text("")
+        process = shell.begin("run", "jobs.yaml", "calm", output=output)
+        if number % 4:  # else at any moment of its beginning
+            _until_it_runs(process, output)
+        _full_for_a_while(folder, draw.uniform(0, 0.4))
+        code, said = ended(process), output.read_text()
         where = f"seed {setting.seed}, run, full, round {number}"
-        said = done.stdout + done.stderr
         told = "full" in said or "No space left" in said
         verdict.count("full rounds of run")
-        verdict.count("told", int(told))
-        if done.returncode == 6 and told:  # before it was admitted: nothing was promised
+        verdict.count("told by run", int(told))
+        if code == 6 and told and "run ru" not in said:  # not admitted: nothing was promised
             done = shell.process("run", "jobs.yaml", "calm")
-        verdict.check(done.returncode == 0, f"{where}: exit {done.returncode}: {done.stderr}")
+            code, said = done.returncode, said + done.stdout + done.stderr
+        verdict.check(code == 0, f"{where}: exit {code}: {said}")
+        verdict.check("Traceback" not in said, f"{where}: {said}")
         check = shell.process("status", "--check", "--json")
         verdict.check(check.returncode == 0, f"{where}: {check.stdout}{check.stderr}")
         for log in folder.rglob("*.log"):
             log.unlink(missing_ok=True)
-    verdict.check(verdict.counts.get("told"), "no round of run met the full disk: no teeth")
+    verdict.check(verdict.counts["told by run"], "no round of run met the full disk: no teeth")
+
+
+def _until_it_runs(process: subprocess.Popen[bytes], output: Path) -> None:
+    """Or has ended, of which its exit code and its words are judged."""
+    wait(lambda: process.poll() is not None or "a  started" in output.read_text(), "it runs", 90)
 
 
 def _full_for_a_while(folder: Path, delay_s: float) -> None:

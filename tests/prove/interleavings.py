@@ -39,10 +39,12 @@ TWO_STEPS = (
     Variant("chain with a deadline", needs=CHAIN, run_timeout_ms=TIMEOUT_MS),
     Variant("two side by side", needs=PAIR, alike=True),
 )
-# Two steps that do not wait for each other multiply: here one bound after the other is two.
+# Two steps that do not wait for each other multiply: first one bound after the other is two. By two
+# at once nobody declares a third try: it multiplies once more, and the chains have it.
 SIDE_BY_SIDE = (
     Variant("two side by side, given back twice", needs=PAIR, alike=True, returns=2),
     Variant("two side by side, tried twice", needs=PAIR, alike=True, tries=2),
+    Variant("two side by side, by two", needs=PAIR, alike=True, tries=2, returns=2),
 )
 # Changed rules that the quick part leaves out, and where they are found.
 TEETH = {
@@ -56,7 +58,8 @@ TEETH = {
     "pending times out": "chain with a deadline",
 }
 MOST_STATES = 400_000
-AGAIN = 10  # one in so many moves to a known state looks whether it leads on as the first did
+AGAIN = 25  # one in so many moves to a known state looks whether it leads on as the first did
+AGAIN_SIDE_BY_SIDE = 100
 
 
 def explore(
@@ -211,5 +214,9 @@ def explored(
 ) -> tuple[str, list[str], bool]:
     """Explore in a process of its own: counts, failures, and whether that was all."""
     rule = NAMED[mutant] if mutant else None
-    found = explore(template, variant, rule, more=lambda: time.monotonic() < until)
+    found = explore(
+        template, variant, rule,
+        more=lambda: time.monotonic() < until,
+        again_in=AGAIN_SIDE_BY_SIDE if variant.alike else AGAIN,
+    )  # fmt: skip
     return f"{len(found)} states, {found.moves} moves", found.failures, found.whole
