@@ -20,14 +20,23 @@ NEVER_MS: Final = 250_247_232_000_000  # the year 9900, where `next_fire` ends
 
 
 def run_schedule(
-    store: Store, *, size: int = PAGE_SIZE, pages: int = PAGES, grace_ms: int = CRON_GRACE_MS
+    store: Store,
+    *,
+    size: int = PAGE_SIZE,
+    pages: int = PAGES,
+    grace_ms: int = CRON_GRACE_MS,
+    whole: bool = False,
 ) -> Tally:
     """At most `pages` pages of `size` due triggers, in the order in which they became due.
+
+    `whole`: the clock may have been set back, so cursors that it wrote before begin anew.
 
     A trigger that raises gets a fault and a back-off of its own. Raises StalledContinuation for a
     page that is none, and whatever of the store is no trigger's own trouble.
     """
     tally = Tally()
+    while whole:
+        whole = len(store.call("sweep_schedule", p_limit=PAGE_SIZE)) >= PAGE_SIZE
     for _ in range(pages):
         token = os.urandom(16).hex()
         page = store.call("claim_schedule", p_owner=_owner(), p_token=token, p_limit=size)

@@ -100,7 +100,7 @@ def local_cycle(
         [
             *_cancelling(turn, pages),
             *_recovering(pages, owing),
-            *_scheduling(pages),
+            *_scheduling(turn, pages),
             _stage("frontier", pages.frontier),
             _stage("task_admission", pages.admission),
         ],
@@ -114,7 +114,7 @@ def scheduler_cycle(store: Store, turn: Turn, pages: Pages = CLUSTER) -> Cycle:
         turn,
         [
             *_recovering(pages),
-            *_scheduling(pages),
+            *_scheduling(turn, pages),
             _stage("frontier", pages.frontier),
             _stage("task_admission", pages.admission),
         ],
@@ -139,13 +139,12 @@ def _recovering(pages: Pages, owing: Callable[[], bool] = lambda: False) -> list
     return [expiry, _stage("retry", pages.recovery)]
 
 
-def _scheduling(pages: Pages) -> list[Work]:
+def _scheduling(turn: Turn, pages: Pages) -> list[Work]:
     if pages.schedule is None:
         return []
     size, count = pages.schedule
-    grace_ms = pages.grace_ms
-    run = lambda store: run_schedule(store, size=size, pages=count, grace_ms=grace_ms)  # noqa: E731
-    return [(SCHEDULE, run)]
+    bounds = {"size": size, "pages": count, "grace_ms": pages.grace_ms}
+    return [(SCHEDULE, lambda store: run_schedule(store, **bounds, whole=turn.whole))]
 
 
 def _stage(name: str, bounds: tuple[int, int]) -> Work:

@@ -30,7 +30,7 @@ LIMIT = 2
 WAITING = 20_000
 HOUR_MS = 3_600_000
 FAR_MS = 4_000_000_000_000
-FIXED = {"package", "worker_session"}
+FIXED = {"package", "worker_session", "trigger_fault"}
 TRIGGERS = 20_000
 CHAIN = {"a": [], "b": ["a"], "c": ["b"]}
 # what a clone takes along of the run that is cloned: the rest would only take time
@@ -80,6 +80,7 @@ LEVELS, SLACK = 3, 20
 SELDOM = {
     "register_worker", "end_session", "record_fault", "release_fault", "publish_package",
     "withdraw_package", "pause_trigger", "resume_trigger", "fire_trigger", "record_trigger_fault",
+    "sweep_schedule",
     "purge_runs",
 }  # fmt: skip
 
@@ -401,6 +402,7 @@ def scheduled(site: Site, look: Callable[..., list[Row]], tag: str, n: int) -> N
     assert told["disposition"] == "admit"
     name = {"p_package_key": "crons", "p_trigger_key": raises["trigger_key"]}
     look("record_trigger_fault", **name, p_state_version=raises["state_version"], p_error="poison")
+    look("sweep_schedule", p_limit=32)
     look("fire_trigger", **name, p_run_key=f"{tag}.{n}")
     look("pause_trigger", **name)
     look("resume_trigger", **name)

@@ -207,6 +207,7 @@ LIFE: tuple[Act, ...] = (
     claim("c2"),
     Act("commit_schedule", commit, {"outcome": "applied", "disposition": "initialize"},
         {"outcome": "settled", "disposition": None}, once=True),
+    named("sweep_schedule", p_limit=9),
     named("register_worker", {"generation": 1}, **SESSION, p_queues='["default"]', p_slots=8,
           p_self_fencing=1, p_grace_ms=GRACE_MS),
     begin("flow"),

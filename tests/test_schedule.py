@@ -421,6 +421,56 @@ def test_a_clock_that_jumps_forward_and_back_fires_nothing_twice(
     assert len(times(store)) == len(set(times(store))) == 3
 
 
+def test_a_cursor_of_a_clock_that_was_a_month_ahead_begins_anew(
+    store: Store, engine: Engine, clock: FakeClock
+) -> None:
+    due_ms = begun(store)
+    clock.set(due_ms + 30 * DAY_MS)
+    run_schedule(store)
+    assert times(store) == [due_ms]
+    clock.set(due_ms - 10 * MINUTE_MS)
+    assert run_schedule(store) == Tally()
+    assert run_schedule(store, whole=True).applied == 1
+    assert trigger(store)["next_fire_at_ms"] == due_ms
+    before = acting.everything(engine)
+    assert store.call("sweep_schedule", p_limit=PAGE_SIZE) == []
+    assert acting.everything(engine) == before
+    for day in range(2):  # its first time was fired by the clock that was ahead
+        clock.set(due_ms + day * DAY_MS)
+        run_schedule(store)
+    assert times(store) == [due_ms, due_ms + DAY_MS]
+
+
+def test_a_back_off_of_a_clock_that_was_ahead_is_no_longer_than_the_longest(
+    store: Store, clock: FakeClock
+) -> None:
+    begun(store)
+    publish(store, cron="no cron at all")
+    clock.advance(30 * DAY_MS)
+    run_schedule(store)
+    clock.advance(-30 * DAY_MS)
+    assert store.call("sweep_schedule", p_limit=PAGE_SIZE) == [
+        {"package_key": "nightly", "trigger_key": "every-night"}
+    ]
+    assert trigger(store)["due_at_ms"] == clock.now_ms + 300_000
+    clock.advance(300_000)
+    assert run_schedule(store).faulted == 1
+
+
+@pytest.mark.parametrize("limit", [0, 33])
+def test_a_sweep_has_bounds(store: Store, limit: int) -> None:
+    with pytest.raises(Malformed):
+        store.call("sweep_schedule", p_limit=limit)
+    with pytest.raises(Malformed):
+        store.call("claim_schedule", p_owner="me", p_token="t", p_limit=limit)
+
+
+@pytest.mark.parametrize("who", [{"p_owner": ""}, {"p_token": "x" * 65}])
+def test_a_claim_has_an_owner_and_a_token(store: Store, who: dict[str, str]) -> None:
+    with pytest.raises(Malformed):
+        store.call("claim_schedule", **{"p_owner": "me", "p_token": "t", "p_limit": 1} | who)
+
+
 def test_a_clock_that_went_back_since_the_claim_decides_nothing(
     store: Store, engine: Engine, clock: FakeClock
 ) -> None:

@@ -59,6 +59,9 @@ class Scripted:
         return script(after, limit) if script else []
 
     def call(self, step: str, /, **params: Any) -> list[Row]:
+        if step == "sweep_schedule":
+            self.asked.append(("sweep_schedule", (0, ""), params["p_limit"]))
+            return []
         if step == "claim_schedule":
             self.asked.append(("schedule", (0, ""), params["p_limit"]))
             return []
@@ -118,6 +121,12 @@ def test_an_edge_looks_for_due_triggers_between_recovery_and_frontier(
     at = LOCAL.index("frontier")
     assert store.order == [*LOCAL[:at], "schedule", *LOCAL[at:]]
     assert ("schedule", (0, ""), size) in store.asked
+
+
+def test_when_the_clock_may_have_been_set_back_cursors_are_swept_first() -> None:
+    store = Scripted()
+    local_cycle(store, Turn(whole=True), SETTINGS["edge"].pages)
+    assert store.order[-4:] == ["sweep_schedule", "schedule", "frontier", "task_admission"]
 
 
 def test_the_two_roads_of_cancellation_take_turns() -> None:

@@ -40,6 +40,7 @@ _SIGNATURES: Final = {
         "claim_schedule": "p_owner p_token p_limit",
         "commit_schedule": "p_package_key p_trigger_key p_owner p_token p_claim_version"
         " p_state_version p_cursor_ms p_due_at_ms p_observed_at_ms p_next_at_ms p_grace_ms",
+        "sweep_schedule": "p_limit",
         "record_trigger_fault": "p_package_key p_trigger_key p_state_version p_error",
         "due_page": f"p_stage {_PAGE}",
         "frontier_page": _PAGE,

@@ -77,6 +77,80 @@ begin
 end;
 $$;
 
+-- STEP     sweep_schedule — bring near what a clock wrote that was ahead: a cursor that was set more
+--          than a minute later than now begins anew, a back-off is at most its longest
+-- LOCKS    trigger_schedule (skip locked)
+-- READS    trigger_schedule, trigger_fault
+-- WRITES   trigger_schedule, trigger_fault
+-- RETURNS  package_key, trigger_key of those that were brought near
+-- RAISES   QL400, QL503
+-- REPLAY   exact: the second call finds none of them
+create or replace function ql_scheduler.sweep_schedule (p_limit int)
+returns table (package_key text, trigger_key text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+#variable_conflict use_column
+declare
+  v_now bigint;
+begin
+  perform ql.assert_read_committed();
+  if p_limit is null or p_limit not between 1 and 32 then
+    raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
+  end if;
+
+  v_now := ql.now_ms();
+  for package_key, trigger_key in
+    select
+      s.package_key,
+      s.trigger_key
+    from ql.trigger_schedule as s
+    where s.updated_at_ms > v_now + 60000 and s.due_at_ms is not null
+    order by s.updated_at_ms
+    limit p_limit
+    for no key update skip locked
+  loop
+    delete from ql.trigger_fault as f
+    where f.package_key = sweep_schedule.package_key
+      and f.trigger_key = sweep_schedule.trigger_key;
+    update ql.trigger_schedule as s
+    set
+      next_fire_at_ms = null,
+      updated_at_ms = v_now
+    where s.package_key = sweep_schedule.package_key
+      and s.trigger_key = sweep_schedule.trigger_key;
+    perform ql.return_claim(sweep_schedule.package_key, sweep_schedule.trigger_key);
+    return next;
+  end loop;
+
+  for package_key, trigger_key in
+    select
+      s.package_key,
+      s.trigger_key
+    from ql.trigger_fault as f
+    join ql.trigger_schedule as s
+      on s.package_key = f.package_key and s.trigger_key = f.trigger_key
+    where f.next_try_at_ms > v_now + 300000 and s.due_at_ms is not null
+    limit p_limit
+    for no key update of s skip locked
+  loop
+    update ql.trigger_fault as f
+    set next_try_at_ms = v_now + 300000
+    where f.package_key = sweep_schedule.package_key
+      and f.trigger_key = sweep_schedule.trigger_key;
+    perform ql.set_due(sweep_schedule.package_key, sweep_schedule.trigger_key);
+    return next;
+  end loop;
+end;
+$$;
+
 -- HELPER   return_claim — nobody has it any more; it is due as it was
 -- LOCKS    none (the caller holds trigger_schedule)
 -- WRITES   trigger_schedule

@@ -154,6 +154,7 @@ create table ql.trigger_schedule (
 
 create index trigger_due on ql.trigger_schedule (due_at_ms, package_key, trigger_key)
 where due_at_ms is not null;
+create index trigger_settled on ql.trigger_schedule (updated_at_ms) where due_at_ms is not null;
 create index trigger_claimed on ql.trigger_schedule (claim_token) where claim_token is not null;
 
 create table ql.trigger_run (

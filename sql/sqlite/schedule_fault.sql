@@ -56,6 +56,72 @@ from temp.answer as a
 cross join trigger_fault as f
   on f.package_key = :p_package_key and f.trigger_key = a.entity_id;
 
+-- STEP     sweep_schedule — bring near what a clock wrote that was ahead: a cursor that was set more
+--          than a minute later than now begins anew, a back-off is at most its longest
+-- WRITES   trigger_schedule, trigger_fault
+-- RAISES   QL400
+-- REPLAY   exact: the second call finds none of them
+-- CALL     check_limit
+
+delete from temp.occurrence;
+
+insert into temp.occurrence (package_key, trigger_key, outcome)
+select
+  s.package_key,
+  s.trigger_key,
+  'cursor'
+from trigger_schedule as s
+where s.updated_at_ms > :now_ms + 60000 and s.due_at_ms is not null
+order by s.updated_at_ms
+limit :p_limit;
+
+delete from trigger_fault
+where (package_key, trigger_key) in (
+  select
+    o.package_key,
+    o.trigger_key
+  from temp.occurrence as o
+);
+
+insert into temp.occurrence (package_key, trigger_key, outcome)
+select
+  f.package_key,
+  f.trigger_key,
+  'fault'
+from trigger_fault as f
+cross join trigger_schedule as s
+  on s.package_key = f.package_key and s.trigger_key = f.trigger_key
+where f.next_try_at_ms > :now_ms + 300000 and s.due_at_ms is not null
+limit :p_limit;
+
+update trigger_fault
+set next_try_at_ms = :now_ms + 300000
+where (package_key, trigger_key) in (
+  select
+    o.package_key,
+    o.trigger_key
+  from temp.occurrence as o
+  where o.outcome = 'fault'
+);
+
+update trigger_schedule
+set
+  next_fire_at_ms = case when o.outcome = 'fault' then trigger_schedule.next_fire_at_ms end,
+  updated_at_ms = case
+    when o.outcome = 'fault' then trigger_schedule.updated_at_ms
+    else :now_ms
+  end,
+  state_version = trigger_schedule.state_version + (o.outcome = 'cursor'),
+  due_at_ms = case when o.outcome = 'fault' then :now_ms + 300000 else 0 end
+from temp.occurrence as o
+where trigger_schedule.package_key = o.package_key
+  and trigger_schedule.trigger_key = o.trigger_key;
+
+select
+  o.package_key,
+  o.trigger_key
+from temp.occurrence as o;
+
 -- HELPER   set_due — when the triggers of a package are looked at again
 update trigger_schedule
 set due_at_ms = d.due_at_ms

@@ -155,6 +155,7 @@ create table trigger_schedule (
 
 create index trigger_due on trigger_schedule (due_at_ms, package_key, trigger_key)
 where due_at_ms is not null;
+create index trigger_settled on trigger_schedule (updated_at_ms) where due_at_ms is not null;
 
 create table trigger_run (
   run_id text primary key,
