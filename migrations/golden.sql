@@ -4245,6 +4245,75 @@ $$;
 ALTER FUNCTION ql_scheduler.sweep_agenda(p_after_run_id text, p_limit integer) OWNER TO ql_authority;
 
 --
+-- Name: sweep_schedule(integer); Type: FUNCTION; Schema: ql_scheduler; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_scheduler.sweep_schedule(p_limit integer) RETURNS TABLE(package_key text, trigger_key text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '1s'
+    AS $$
+#variable_conflict use_column
+declare
+  v_now bigint;
+begin
+  perform ql.assert_read_committed();
+  if p_limit is null or p_limit not between 1 and 32 then
+    raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
+  end if;
+
+  v_now := ql.now_ms();
+  for package_key, trigger_key in
+    select
+      s.package_key,
+      s.trigger_key
+    from ql.trigger_schedule as s
+    where s.updated_at_ms > v_now + 60000 and s.due_at_ms is not null
+    order by s.updated_at_ms
+    limit p_limit
+    for no key update skip locked
+  loop
+    delete from ql.trigger_fault as f
+    where f.package_key = sweep_schedule.package_key
+      and f.trigger_key = sweep_schedule.trigger_key;
+    update ql.trigger_schedule as s
+    set
+      next_fire_at_ms = null,
+      updated_at_ms = v_now
+    where s.package_key = sweep_schedule.package_key
+      and s.trigger_key = sweep_schedule.trigger_key;
+    perform ql.return_claim(sweep_schedule.package_key, sweep_schedule.trigger_key);
+    return next;
+  end loop;
+
+  for package_key, trigger_key in
+    select
+      s.package_key,
+      s.trigger_key
+    from ql.trigger_fault as f
+    join ql.trigger_schedule as s
+      on s.package_key = f.package_key and s.trigger_key = f.trigger_key
+    where f.next_try_at_ms > v_now + 300000 and s.due_at_ms is not null
+    limit p_limit
+    for no key update skip locked
+  loop
+    update ql.trigger_fault as f
+    set next_try_at_ms = v_now + 300000
+    where f.package_key = sweep_schedule.package_key
+      and f.trigger_key = sweep_schedule.trigger_key;
+    perform ql.set_due(sweep_schedule.package_key, sweep_schedule.trigger_key);
+    return next;
+  end loop;
+end;
+$$;
+
+ALTER FUNCTION ql_scheduler.sweep_schedule(p_limit integer) OWNER TO ql_authority;
+
+--
 -- Name: task_admission_page(bigint, text, integer); Type: FUNCTION; Schema: ql_scheduler; Owner: ql_authority
 --
 
@@ -7837,6 +7906,12 @@ CREATE INDEX trigger_due ON ql.trigger_schedule USING btree (due_at_ms, package_
 CREATE INDEX trigger_run_open ON ql.trigger_run USING btree (package_key, trigger_key, run_id) WHERE (open_at_ms IS NOT NULL);
 
 --
+-- Name: trigger_settled; Type: INDEX; Schema: ql; Owner: ql_migrator
+--
+
+CREATE INDEX trigger_settled ON ql.trigger_schedule USING btree (updated_at_ms) WHERE (due_at_ms IS NOT NULL);
+
+--
 -- Name: workflow_need; Type: INDEX; Schema: ql; Owner: ql_migrator
 --
 
@@ -8689,6 +8764,13 @@ GRANT ALL ON FUNCTION ql_scheduler.settle_task_cancellations(p_after_due_at_ms b
 
 REVOKE ALL ON FUNCTION ql_scheduler.sweep_agenda(p_after_run_id text, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql_scheduler.sweep_agenda(p_after_run_id text, p_limit integer) TO ql_scheduler;
+
+--
+-- Name: FUNCTION sweep_schedule(p_limit integer); Type: ACL; Schema: ql_scheduler; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_scheduler.sweep_schedule(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_scheduler.sweep_schedule(p_limit integer) TO ql_scheduler;
 
 --
 -- Name: FUNCTION task_admission_page(p_after_due_at_ms bigint, p_after_run_id text, p_limit integer); Type: ACL; Schema: ql_scheduler; Owner: ql_authority

@@ -150,6 +150,8 @@ CREATE TABLE trigger_schedule (
 CREATE INDEX trigger_due on trigger_schedule (due_at_ms, package_key, trigger_key)
 where due_at_ms is not null;
 
+CREATE INDEX trigger_settled on trigger_schedule (updated_at_ms) where due_at_ms is not null;
+
 CREATE TABLE trigger_run (
   run_id text primary key,
   package_key text not null,

@@ -349,7 +349,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/table.sql sha256 5eccf07ce9f1f8f16705a1393d3ed4ce0122473916c584c75eddb6d213095e44
+-- from sql/postgres/table.sql sha256 017cef14590ebc3a35c8e5058568441a3818e63744121a8469d2e3c90c85a218
 -- TABLES — what exists. Immutable columns come first in each table; ql_authority may update only
 -- the columns after the line "moves". Ids compare by byte: every text key is collate "C".
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -506,6 +506,7 @@ create table ql.trigger_schedule (
 
 create index trigger_due on ql.trigger_schedule (due_at_ms, package_key, trigger_key)
 where due_at_ms is not null;
+create index trigger_settled on ql.trigger_schedule (updated_at_ms) where due_at_ms is not null;
 create index trigger_claimed on ql.trigger_schedule (claim_token) where claim_token is not null;
 
 create table ql.trigger_run (
@@ -5055,7 +5056,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/schedule_fault.sql sha256 b6663002d8405918dcc366c367940d811326e812a0824bcaf95478f7ae822054
+-- from sql/postgres/schedule_fault.sql sha256 b8e9b2a1ff47f338f6ddd0dc07e35cd880d6a5071f26c5fa0d25a05a193bb742
 -- FAULTS OF TRIGGERS — what a scheduler does with one that raised, and when any of them is looked
 -- at again.
 
@@ -5132,6 +5133,80 @@ begin
     next_try_at_ms = excluded.next_try_at_ms;
   perform ql.return_claim(p_package_key, p_trigger_key);
   return query select v_count, v_next;
+end;
+$$;
+
+-- STEP     sweep_schedule — bring near what a clock wrote that was ahead: a cursor that was set
+--          more than a minute later than now begins anew, a back-off is at most its longest
+-- LOCKS    trigger_schedule, trigger_fault (skip locked)
+-- READS    trigger_schedule, trigger_fault
+-- WRITES   trigger_schedule, trigger_fault
+-- RETURNS  package_key, trigger_key of those that were brought near
+-- RAISES   QL400, QL503
+-- REPLAY   exact: the second call finds none of them
+create or replace function ql_scheduler.sweep_schedule (p_limit int)
+returns table (package_key text, trigger_key text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+#variable_conflict use_column
+declare
+  v_now bigint;
+begin
+  perform ql.assert_read_committed();
+  if p_limit is null or p_limit not between 1 and 32 then
+    raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
+  end if;
+
+  v_now := ql.now_ms();
+  for package_key, trigger_key in
+    select
+      s.package_key,
+      s.trigger_key
+    from ql.trigger_schedule as s
+    where s.updated_at_ms > v_now + 60000 and s.due_at_ms is not null
+    order by s.updated_at_ms
+    limit p_limit
+    for no key update skip locked
+  loop
+    delete from ql.trigger_fault as f
+    where f.package_key = sweep_schedule.package_key
+      and f.trigger_key = sweep_schedule.trigger_key;
+    update ql.trigger_schedule as s
+    set
+      next_fire_at_ms = null,
+      updated_at_ms = v_now
+    where s.package_key = sweep_schedule.package_key
+      and s.trigger_key = sweep_schedule.trigger_key;
+    perform ql.return_claim(sweep_schedule.package_key, sweep_schedule.trigger_key);
+    return next;
+  end loop;
+
+  for package_key, trigger_key in
+    select
+      s.package_key,
+      s.trigger_key
+    from ql.trigger_fault as f
+    join ql.trigger_schedule as s
+      on s.package_key = f.package_key and s.trigger_key = f.trigger_key
+    where f.next_try_at_ms > v_now + 300000 and s.due_at_ms is not null
+    limit p_limit
+    for no key update skip locked
+  loop
+    update ql.trigger_fault as f
+    set next_try_at_ms = v_now + 300000
+    where f.package_key = sweep_schedule.package_key
+      and f.trigger_key = sweep_schedule.trigger_key;
+    perform ql.set_due(sweep_schedule.package_key, sweep_schedule.trigger_key);
+    return next;
+  end loop;
 end;
 $$;
 

@@ -1,7 +1,7 @@
 -- 0001_core, sqlite: written by scripts/freeze.py, never by hand.
 -- LOCKS    only what it makes itself
 
--- from sql/sqlite/table.sql sha256 d62bc5ef93ce892a6ad8c0e871a40438e599d099ea21ab1b14c5c3977d9a3eca
+-- from sql/sqlite/table.sql sha256 5c0e30a748b3dd914e82c8893049e05d7804c81b5bbddfdee46ee1522125f46f
 -- TABLES — mirror of sql/postgres/table.sql. Immutable columns come first in each table;
 -- trigger.sql refuses to change a column before the line "moves". Text compares by byte.
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -159,6 +159,7 @@ create table trigger_schedule (
 
 create index trigger_due on trigger_schedule (due_at_ms, package_key, trigger_key)
 where due_at_ms is not null;
+create index trigger_settled on trigger_schedule (updated_at_ms) where due_at_ms is not null;
 
 create table trigger_run (
   run_id text primary key,

@@ -77,9 +77,9 @@ begin
 end;
 $$;
 
--- STEP     sweep_schedule — bring near what a clock wrote that was ahead: a cursor that was set more
---          than a minute later than now begins anew, a back-off is at most its longest
--- LOCKS    trigger_schedule (skip locked)
+-- STEP     sweep_schedule — bring near what a clock wrote that was ahead: a cursor that was set
+--          more than a minute later than now begins anew, a back-off is at most its longest
+-- LOCKS    trigger_schedule, trigger_fault (skip locked)
 -- READS    trigger_schedule, trigger_fault
 -- WRITES   trigger_schedule, trigger_fault
 -- RETURNS  package_key, trigger_key of those that were brought near
@@ -139,7 +139,7 @@ begin
       on s.package_key = f.package_key and s.trigger_key = f.trigger_key
     where f.next_try_at_ms > v_now + 300000 and s.due_at_ms is not null
     limit p_limit
-    for no key update of s skip locked
+    for no key update skip locked
   loop
     update ql.trigger_fault as f
     set next_try_at_ms = v_now + 300000

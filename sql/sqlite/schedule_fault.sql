@@ -56,8 +56,8 @@ from temp.answer as a
 cross join trigger_fault as f
   on f.package_key = :p_package_key and f.trigger_key = a.entity_id;
 
--- STEP     sweep_schedule — bring near what a clock wrote that was ahead: a cursor that was set more
---          than a minute later than now begins anew, a back-off is at most its longest
+-- STEP     sweep_schedule — bring near what a clock wrote that was ahead: a cursor that was set
+--          more than a minute later than now begins anew, a back-off is at most its longest
 -- WRITES   trigger_schedule, trigger_fault
 -- RAISES   QL400
 -- REPLAY   exact: the second call finds none of them
