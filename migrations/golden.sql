@@ -788,6 +788,25 @@ $$;
 ALTER FUNCTION ql.canonical_object(p_value jsonb) OWNER TO ql_migrator;
 
 --
+-- Name: check_claim(text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.check_claim(p_owner text, p_token text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  if coalesce(length(p_owner), 0) not between 1 and 200
+    or coalesce(length(p_token), 0) not between 1 and 64
+  then
+    raise exception 'a claim has an owner and a token' using errcode = 'QL400';
+  end if;
+end;
+$$;
+
+ALTER FUNCTION ql.check_claim(p_owner text, p_token text) OWNER TO ql_migrator;
+
+--
 -- Name: check_commit(bigint, bigint, bigint, bigint, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
@@ -3413,11 +3432,7 @@ declare
   v_now bigint;
 begin
   perform ql.assert_read_committed();
-  if coalesce(length(p_owner), 0) not between 1 and 200
-    or coalesce(length(p_token), 0) not between 1 and 64
-  then
-    raise exception 'a claim has an owner and a token' using errcode = 'QL400';
-  end if;
+  perform ql.check_claim(p_owner, p_token);
   if p_limit is null or p_limit not between 1 and 32 then
     raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
   end if;
@@ -3544,6 +3559,7 @@ declare
   v_run_id text;
 begin
   perform ql.assert_read_committed();
+  perform ql.check_claim(p_owner, p_token);
   perform ql.check_commit(p_cursor_ms, p_due_at_ms, p_observed_at_ms, p_next_at_ms, p_grace_ms);
   select s.*
   into v_schedule
@@ -8172,6 +8188,13 @@ GRANT ALL ON FUNCTION ql.canonical(p_value jsonb) TO ql_authority;
 
 REVOKE ALL ON FUNCTION ql.canonical_object(p_value jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.canonical_object(p_value jsonb) TO ql_authority;
+
+--
+-- Name: FUNCTION check_claim(p_owner text, p_token text); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.check_claim(p_owner text, p_token text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.check_claim(p_owner text, p_token text) TO ql_authority;
 
 --
 -- Name: FUNCTION check_commit(p_cursor_ms bigint, p_due_at_ms bigint, p_observed_at_ms bigint, p_next_at_ms bigint, p_grace_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator

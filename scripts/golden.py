@@ -39,7 +39,7 @@ def sqlite_text(path: Path) -> str:
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute(
             "select sql from sqlite_schema where sql is not null and name <> 'alembic_version'"
-            " order by rowid"
+            " order by type, name"
         ).fetchall()
     return "".join(f"{sql};\n\n" for (sql,) in rows).rstrip() + "\n"
 

@@ -16,11 +16,13 @@ from typing import Literal
 from pytest_postgresql.janitor import DatabaseJanitor
 
 from qinglong_sql import migrate
+from qinglong_sql.store.sqlite_shipped import newest_revision
 from scripts import frozen
 from tests import coverage
 from tests.server import SQL_ROOT, Server, dsn, install
 
 TEMPLATE = "ql_template"
+NEWEST = newest_revision()
 _number = itertools.count(1)
 
 
@@ -36,7 +38,7 @@ class Engine:
 def sqlite_template(folder: Path, sql_root: Path = SQL_ROOT) -> Path:
     """Install the living SQL into a file, to be copied by `fresh_sqlite`."""
     path = folder / "template.db"
-    migrate.install_sqlite(path, frozen.frozen_text("sqlite", sql_root=sql_root))
+    migrate.install_sqlite(path, frozen.frozen_text("sqlite", sql_root=sql_root), NEWEST)
     return path
 
 

@@ -8,7 +8,7 @@ from qinglong_sql.migrate import install_sqlite
 from qinglong_sql.store import Store, open_store
 from qinglong_sql.store.sqlfiles import manifest_text
 from qinglong_sql.store.sqlite import Profile, SqliteStore
-from tests.engines import Engine
+from tests.engines import NEWEST, Engine
 
 DAWN_MS = 1_700_000_000_000
 
@@ -59,7 +59,7 @@ def store_on(engine: Engine, clock: FakeClock) -> Store:
 
 def install(path: Path) -> None:
     """Make a file with the tables and the decision views of the `sql/` tree."""
-    install_sqlite(path, manifest_text())
+    install_sqlite(path, manifest_text(), NEWEST)
 
 
 def sqlite_store(

@@ -23,7 +23,7 @@ from tests import acting, sqltext
 from tests.acting import Held
 from tests.catalog import catalog
 from tests.doors import GROUPS, LOGINS, Doors, life, logins_of
-from tests.engines import Engine
+from tests.engines import NEWEST, Engine
 from tests.server import SQL_ROOT, Server, dsn, tool
 from tests.stores import FakeClock, sqlite_store
 
@@ -304,12 +304,12 @@ def test_ql_migrator_is_no_superuser_and_migrates(postgres_server: Server, empty
     words = ["-Xq", "-v", "ON_ERROR_STOP=1", "-d", empty_dsn, "-f", str(folder / "role.sql")]
     tool(postgres_server, "psql", *words)
     login = dsn(postgres_server, empty_dsn.rsplit("/", 1)[1], "ql_migrator")
-    assert migrate.upgrade(login) == "0001"
+    assert migrate.upgrade(login) == NEWEST
     owners = {owner for _, _, _, owner, *_ in catalog(empty_dsn)["relation"]}
     assert owners == {"ql_migrator"}
     migrate.downgrade(login)
     assert migrate.current(login) is None
-    assert migrate.upgrade(login) == "0001"
+    assert migrate.upgrade(login) == NEWEST
 
 
 @every_version

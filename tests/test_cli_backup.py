@@ -20,6 +20,7 @@ from qinglong_sql.store import open_store, snapshot
 from qinglong_sql.store.sqlite import Profile, SqliteStore
 from qinglong_sql.workplace import take_lock
 from tests import acting
+from tests.engines import NEWEST
 from tests.shell import Shell
 
 
@@ -56,7 +57,7 @@ def test_a_backup_is_the_database_at_one_moment(shell: Shell, file: Path) -> Non
     done = shell("backup", "copy.db", "--json")
     row = json.loads(done.stdout)
     copy = shell.folder / "copy.db"
-    assert (row["file"], row["revision"], row["bytes"]) == ("copy.db", "0001", copy.stat().st_size)
+    assert (row["file"], row["revision"], row["bytes"]) == ("copy.db", NEWEST, copy.stat().st_size)
     assert copy.stat().st_mode & 0o777 == 0o640
     started(file, 1, first=3)
     assert runs_in(copy) == set(runs)
@@ -87,7 +88,7 @@ def test_a_copy_is_of_one_moment_while_somebody_writes(
 
         snapshot.copy_online(file, copy, write)
         written = len(store.read("run_state"))
-    assert snapshot.checked(copy, "0001") == "0001"
+    assert snapshot.checked(copy, NEWEST) == NEWEST
     anew = sum(after <= before for before, after in itertools.pairwise(seen))
     copied = len(runs_in(copy))
     if profile == "standalone":
@@ -157,7 +158,7 @@ def test_a_restore_keeps_what_was_there_and_tells_what_was_open(shell: Shell, fi
     assert len(runs_in(file)) == 3
     done = shell("restore", "copy.db", "--yes", "--json")
     row = json.loads(done.stdout)
-    assert row["open_runs"] == 2 and row["revision"] == "0001"
+    assert row["open_runs"] == 2 and row["revision"] == NEWEST
     assert runs_in(file) == set(runs)
     assert len(runs_in(Path(row["kept"]))) == 3
     elsewhere = shell("restore", "copy.db", "--dsn", f"sqlite:///{shell.folder}/new/place.db")
@@ -241,7 +242,8 @@ def test_what_is_not_a_backup_of_ours_is_refused(shell: Shell, file: Path, wrong
     shell("backup", "copy.db")
     copy = shell.folder / "copy.db"
     said = {"no file": "no such file", "noise": "not a database", "stranger": "none of ours",
-            "damaged": "damaged", "newer": "newer than 0001", "orphan": "lacks one of"}  # fmt: skip
+            "damaged": "damaged", "newer": f"newer than {NEWEST}",
+            "orphan": "lacks one of"}  # fmt: skip
     if wrong == "no file":
         copy.unlink()
     elif wrong == "noise":

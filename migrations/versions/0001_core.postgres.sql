@@ -4510,7 +4510,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/schedule.sql sha256 0a78fdbb19b0cbc4aefda8d8f23f202b3e3fcec2803fbfc716ef89d67d04adf4
+-- from sql/postgres/schedule.sql sha256 f8f24364ea9e3a0067e0c835f7c47a08c813237e81fc2a7baedd8c84df94e255
 -- SCHEDULE — a due trigger fires once (DOMAIN §3.10). A scheduler claims what is due, computes the
 -- next times outside, by the pinned time zone database, and commits; whatever dies in between, the
 -- claim runs out, and the run's id is derived from trigger and time. Commit never waits for a row.
@@ -4543,11 +4543,7 @@ declare
   v_now bigint;
 begin
   perform ql.assert_read_committed();
-  if coalesce(length(p_owner), 0) not between 1 and 200
-    or coalesce(length(p_token), 0) not between 1 and 64
-  then
-    raise exception 'a claim has an owner and a token' using errcode = 'QL400';
-  end if;
+  perform ql.check_claim(p_owner, p_token);
   if p_limit is null or p_limit not between 1 and 32 then
     raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
   end if;
@@ -4690,6 +4686,7 @@ declare
   v_run_id text;
 begin
   perform ql.assert_read_committed();
+  perform ql.check_claim(p_owner, p_token);
   perform ql.check_commit(p_cursor_ms, p_due_at_ms, p_observed_at_ms, p_next_at_ms, p_grace_ms);
   select s.*
   into v_schedule
@@ -4810,7 +4807,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/schedule_trigger.sql sha256 02541b145235f65c62946c773632714042178876fead13b7efe208845994496e
+-- from sql/postgres/schedule_trigger.sql sha256 b8a85314db474d88edd78cc5e626ac9f940522802d010efd00678d27fa366e7e
 -- TRIGGERS — what an operator does with one: pause, resume, fire now. A withdrawn one is unknown
 -- (DESIGN §5, generations).
 
@@ -5053,6 +5050,23 @@ begin
   where s.package_key = p_package_key and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
   order by s.trigger_key
   for no key update;
+end;
+$$;
+
+-- HELPER   check_claim — whose it is
+-- RAISES   QL400
+create or replace function ql.check_claim (p_owner text, p_token text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if coalesce(length(p_owner), 0) not between 1 and 200
+    or coalesce(length(p_token), 0) not between 1 and 64
+  then
+    raise exception 'a claim has an owner and a token' using errcode = 'QL400';
+  end if;
 end;
 $$;
 

@@ -30,11 +30,7 @@ declare
   v_now bigint;
 begin
   perform ql.assert_read_committed();
-  if coalesce(length(p_owner), 0) not between 1 and 200
-    or coalesce(length(p_token), 0) not between 1 and 64
-  then
-    raise exception 'a claim has an owner and a token' using errcode = 'QL400';
-  end if;
+  perform ql.check_claim(p_owner, p_token);
   if p_limit is null or p_limit not between 1 and 32 then
     raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
   end if;
@@ -177,6 +173,7 @@ declare
   v_run_id text;
 begin
   perform ql.assert_read_committed();
+  perform ql.check_claim(p_owner, p_token);
   perform ql.check_commit(p_cursor_ms, p_due_at_ms, p_observed_at_ms, p_next_at_ms, p_grace_ms);
   select s.*
   into v_schedule

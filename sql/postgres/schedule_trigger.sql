@@ -242,3 +242,20 @@ begin
   for no key update;
 end;
 $$;
+
+-- HELPER   check_claim — whose it is
+-- RAISES   QL400
+create or replace function ql.check_claim (p_owner text, p_token text)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if coalesce(length(p_owner), 0) not between 1 and 200
+    or coalesce(length(p_token), 0) not between 1 and 64
+  then
+    raise exception 'a claim has an owner and a token' using errcode = 'QL400';
+  end if;
+end;
+$$;

@@ -44,6 +44,11 @@ limit :p_limit;
 -- RAISES   QL400, QL404
 -- REPLAY   settled, until the trigger is due again
 insert into temp.refusal (code, message)
+select 'QL400', 'a claim has an owner and a token'
+where coalesce(length(:p_owner), 0) not between 1 and 200
+  or coalesce(length(:p_token), 0) not between 1 and 64;
+
+insert into temp.refusal (code, message)
 select 'QL400', 'the due time is the cursor, the next one is later than what was observed'
 where not coalesce(
   :p_due_at_ms >= 0
@@ -89,14 +94,19 @@ cross join (
     case when :p_due_at_ms > :p_observed_at_ms then :p_due_at_ms else :p_next_at_ms end
       as next_fire_at_ms
 ) as c
-left join schedule_decision as d
-  on d.package_key = s.package_key
-  and d.trigger_key = s.trigger_key
-  and d.arrival = case
-    when :p_due_at_ms > :p_observed_at_ms then 'early'
-    when :p_observed_at_ms - :p_due_at_ms > :p_grace_ms then 'late'
-    else 'on_time'
-  end
+left join (
+  select
+    e.disposition,
+    e.cause
+  from schedule_decision as e
+  where e.package_key = :p_package_key
+    and e.trigger_key = :p_trigger_key
+    and e.arrival = case
+      when :p_due_at_ms > :p_observed_at_ms then 'early'
+      when :p_observed_at_ms - :p_due_at_ms > :p_grace_ms then 'late'
+      else 'on_time'
+    end
+) as d on true
 where s.package_key = :p_package_key and s.trigger_key = :p_trigger_key;
 
 update temp.occurrence
