@@ -340,10 +340,6 @@ begin
     and m.trigger_key = p_trigger_key
     and m.open_at_ms is not null
     and (select r.status from ql.run as r where r.run_id = m.run_id) is distinct from 'running';
-  if exists (select from ql.run as r where r.run_id = p_run_id) then
-    return false;
-  end if;
-
   select t.kind, t.target_key
   into v_kind, v_target_key
   from ql.trigger as t

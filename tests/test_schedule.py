@@ -529,6 +529,20 @@ def test_times_that_cannot_be_are_refused(
     assert commit(store, row)["outcome"] == "applied"
 
 
+@pytest.mark.parametrize("key", ["", "x" * 201])
+def test_a_run_key_has_bounds(store: Store, key: str) -> None:
+    publish(store)
+    with pytest.raises(Malformed):
+        store.call("fire_trigger", **NAME, p_run_key=key)
+
+
+def test_a_trigger_that_is_none_cannot_be_committed(store: Store, clock: FakeClock) -> None:
+    clock.set(begun(store))
+    (row,) = claim(store)
+    with pytest.raises(Unknown):
+        commit(store, row, p_trigger_key="no-such")
+
+
 # --- many, and a poisoned one
 
 

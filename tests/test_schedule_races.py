@@ -17,8 +17,9 @@ from qinglong_sql.schedule import run_schedule
 from qinglong_sql.store import Contended
 from qinglong_sql.store.postgres import PostgresStore
 from tests import acting
+from tests.acting import Row
 from tests.stores import ServerClock
-from tests.test_schedule import MINUTE_MS, many, publish
+from tests.test_schedule import MINUTE_MS, NAME, begun, claim, commit, many, publish
 
 TRIGGERS, MINUTES, SCHEDULERS = 24, 8, 3
 Work = Callable[[PostgresStore], object]
@@ -71,8 +72,93 @@ def deadlocks(dsn: str) -> int:
     return int(found)
 
 
-def test_every_occurrence_is_fired_by_one_of_several(postgres_dsn: str, clock: ServerClock) -> None:
+@pytest.fixture
+def store(postgres_dsn: str) -> Iterator[PostgresStore]:
     store = PostgresStore(postgres_dsn)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def foreign(postgres_dsn: str) -> Iterator["psycopg.Connection[Any]"]:
+    """A hand of somebody else, in a transaction that ends when the test says so."""
+    with psycopg.connect(postgres_dsn) as connection:
+        yield connection
+
+
+def due(store: PostgresStore, clock: ServerClock) -> Row:
+    """The claim of the trigger `every-night`."""
+    clock.set(begun(store))
+    (row,) = claim(store)
+    return row
+
+
+def test_a_schedule_that_is_held_is_contended_and_not_waited_for(
+    store: PostgresStore, clock: ServerClock, foreign: "psycopg.Connection[Any]"
+) -> None:
+    row = due(store, clock)
+    foreign.execute("select from ql.trigger_schedule for update")
+    assert commit(store, row)["outcome"] == "contended"
+    assert store.call("record_trigger_fault", **NAME, p_state_version=row["state_version"],
+                      p_error="held") == []  # fmt: skip
+    foreign.rollback()
+    assert commit(store, row)["outcome"] == "applied"
+
+
+def test_a_generation_that_is_held_gives_the_claim_back(
+    store: PostgresStore, clock: ServerClock, foreign: "psycopg.Connection[Any]"
+) -> None:
+    """It is due at once again, and not only when the claim has run out."""
+    row = due(store, clock)
+    foreign.execute("select from ql.package_generation for update")
+    assert commit(store, row)["outcome"] == "contended"
+    assert run_schedule(store).contended == 1  # and that was tried twice, and no page follows
+    foreign.rollback()
+    assert run_schedule(store).effects == 1 and len(fired(store)) == 1
+
+
+def test_what_was_paused_past_all_rules_is_blocked(
+    store: PostgresStore, clock: ServerClock, foreign: "psycopg.Connection[Any]"
+) -> None:
+    row = due(store, clock)
+    foreign.execute("update ql.trigger set state = 'paused'")
+    foreign.commit()
+    assert commit(store, row)["outcome"] == "blocked"
+    assert store.read("run_state") == []
+
+
+def test_a_claim_is_answered_again_to_its_owner_alone(
+    store: PostgresStore, clock: ServerClock
+) -> None:
+    row = due(store, clock)
+    assert claim(store) == [row]
+    assert claim(store, owner="you") == [] == claim(store, token="t2")
+    assert commit(store, row)["outcome"] == "applied"
+    assert claim(store) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ql_scheduler.record_trigger_fault('nightly', 'every-night', 1, null)",
+        "ql_scheduler.claim_schedule(null, 't', 1)",
+        "ql_scheduler.claim_schedule('me', 't', null)",
+        "ql_scheduler.sweep_schedule(null)",
+        "ql_scheduler.commit_schedule('p', 't', 'me', 't', 1, 1, 1, null, 1, 1, 1)",
+        "ql_operator.fire_trigger('nightly', null, 'k')",
+    ],
+)
+def test_null_is_refused_by_the_functions_themselves(
+    foreign: "psycopg.Connection[Any]", text: str
+) -> None:
+    with pytest.raises(psycopg.Error) as raised:
+        foreign.execute(f"select * from {text}")  # type: ignore[arg-type]
+    assert raised.value.sqlstate == "QL400"
+
+
+def test_every_occurrence_is_fired_by_one_of_several(
+    postgres_dsn: str, store: PostgresStore, clock: ServerClock
+) -> None:
     publish(store, many(TRIGGERS, cron="* * * * *", tz="UTC"))
     drained(store)
     for _ in range(MINUTES):
@@ -81,13 +167,11 @@ def test_every_occurrence_is_fired_by_one_of_several(postgres_dsn: str, clock: S
     found = fired(store)
     assert len(found) == TRIGGERS * (MINUTES + 1) and set(found.values()) == {1}
     assert store.read("violation") == [] and deadlocks(postgres_dsn) == 0
-    store.close()
 
 
 def test_a_publisher_and_an_operator_are_in_nobody_s_way(
-    postgres_dsn: str, clock: ServerClock
+    postgres_dsn: str, store: PostgresStore, clock: ServerClock
 ) -> None:
-    store = PostgresStore(postgres_dsn)
     publish(store, many(TRIGGERS, cron="* * * * *", tz="UTC"))
     over = threading.Event()
     contended = count()
@@ -141,4 +225,3 @@ def test_a_publisher_and_an_operator_are_in_nobody_s_way(
     assert acting.unbroken(store)
     faults = [row["fault_error"] for row in store.read("trigger_state") if row["fault_error"]]
     assert faults == []
-    store.close()

@@ -4807,7 +4807,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/schedule_trigger.sql sha256 b8a85314db474d88edd78cc5e626ac9f940522802d010efd00678d27fa366e7e
+-- from sql/postgres/schedule_trigger.sql sha256 11557837a625e9a91561e87b1a8ad6101f5f573c8a7a7e361907d7ffbc7e2197
 -- TRIGGERS — what an operator does with one: pause, resume, fire now. A withdrawn one is unknown
 -- (DESIGN §5, generations).
 
@@ -4960,10 +4960,6 @@ begin
     and m.trigger_key = p_trigger_key
     and m.open_at_ms is not null
     and (select r.status from ql.run as r where r.run_id = m.run_id) is distinct from 'running';
-  if exists (select from ql.run as r where r.run_id = p_run_id) then
-    return false;
-  end if;
-
   select t.kind, t.target_key
   into v_kind, v_target_key
   from ql.trigger as t
