@@ -55,6 +55,7 @@ class Counted:
 
     def __init__(self, cursor: Any, before: Callable[[int], object] = lambda _: None) -> None:
         self.cursor = cursor
+        self.connection = cursor.connection
         self.before = before
         self.count = 0
 

@@ -20,7 +20,7 @@ from qinglong_sql.edge import Edge
 from qinglong_sql.edge_log import Log
 from qinglong_sql.edge_packages import publisher
 from qinglong_sql.edge_queues import LINGER_MS, Queues
-from qinglong_sql.edge_setting import SETTINGS
+from qinglong_sql.edge_setting import LOCK, SETTINGS
 from qinglong_sql.intake import Intake
 from qinglong_sql.limits import WORKER_QUEUES
 from qinglong_sql.package import parse_package
@@ -135,6 +135,7 @@ def test_explain_knows_that_all_of_them_get_their_turn() -> None:
 @pytest.fixture
 def served(tmp_path: Path, sqlite_dsn: str) -> Iterator[Edge]:
     path = Path(sqlite_dsn.removeprefix("sqlite:///"))
+    (tmp_path / LOCK).touch()  # who makes an edge holds it
     with closing(open_sqlite(path, profile="edge")) as store, (tmp_path / "log").open("w") as out:
         one = Edge(
             store, tmp_path, SETTINGS["edge"], Log("text", False, out), str,

@@ -146,7 +146,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     assert descriptors() == before
     for folder in tmp_path.glob("execution*"):
         left = {path.name for path in folder.iterdir()} - {"journal.json"}
-        assert left <= {"spec.json", "log", "receipt.json"}, f"{folder.name} keeps {left}"
+        assert left <= {"spec.json", "child", "log", "receipt.json"}, f"{folder.name} keeps {left}"
 
 
 # --- how a command ends

@@ -113,14 +113,16 @@ def test_an_attempt_that_is_admitted_between_the_locks_is_contended(
     (text,) = other.execute("select pg_get_functiondef('ql.attempt_key'::regproc)").fetchone() or ()
     wait = "begin\n  perform pg_advisory_xact_lock_shared(4711);\n"
     other.execute(text.replace("begin\n", wait, 1))
+    # it waits for us for as long as a loaded machine needs
+    other.execute("alter function ql_scheduler.recover_run set lock_timeout to '60s'")
     other.commit()
     other.execute("select pg_advisory_xact_lock(4711)")
     answers: list[Row] = []
     with closing(open_postgres_store(postgres_dsn)) as second:
         hand = threading.Thread(target=lambda: answers.append(acting.recover(second, run_id)))
         hand.start()
-        waiting = "select from pg_locks where locktype = 'advisory' and not granted"
-        for _ in range(500):
+        waiting = "select 1 from pg_locks where locktype = 'advisory' and not granted"
+        for _ in range(20_000):
             if other.execute(waiting).fetchone():
                 break
             time.sleep(0.001)

@@ -212,3 +212,5 @@ def test_who_can_end_it_is_left_to_it(site: Site) -> None:
     found = orphans.remains({folder.name: Guard("gone")})
     assert site.pid("k.first") in {one.pid for one in found[folder.name]}
     assert not {server, launcher, os.getpid()} & {one.pid for one in found[folder.name]}
+    signal_all([server, launcher], signal.SIGKILL)
+    assert orphans.sweep({folder.name: Guard("gone")}, within_s=10) == {}

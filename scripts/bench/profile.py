@@ -98,6 +98,7 @@ class _Watched:
 
     def __init__(self, cursor: Any, spent: dict[str, list[float]]) -> None:
         self._cursor = cursor
+        self.connection = cursor.connection
         self._spent = spent
 
     def execute(self, text: str, bound: Any = ()) -> Any:
