@@ -49,6 +49,7 @@ MAX_BACKOFF_MS: Final = 5 * 60 * 1000
 PAGE_SIZE: Final = 32
 PAGES: Final = 4
 ADMISSIONS_PER_CALL: Final = 512
+FAULT_BACKOFF_MAX_MS: Final = 5 * 60 * 1000  # of a run that raised in a stage
 WORKER_BATCH: Final = 128
 WORKER_QUEUES: Final = 128
 

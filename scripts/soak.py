@@ -28,7 +28,7 @@ from typing import Any
 from qinglong_sql.door import ask
 from qinglong_sql.migrate import open_sqlite
 from qinglong_sql.store import Store, open_store
-from scripts.soak_burst import GROWTH_KIB, burst
+from scripts.soak_burst import allowed_kib, burst
 
 ROOT = Path(__file__).resolve().parent.parent
 MB = 1024 * 1024
@@ -290,6 +290,7 @@ def soaked(soak: Soak, minutes: float, tasks: int, runs: int) -> None:
         soak.until(lambda: not store.read("open_run", limit=1), "all runs have ended", 600)
         if runs and soak.process:
             soak.burst = burst(store, soak.process.pid, soak.state, runs, 30 + runs / 4)
+            soak.burst["allowed_kib"] = allowed_kib(runs)
             soak.started.update(dict.fromkeys(soak.burst.pop("runs"), "quick"))
         # The folders of ended executions go, and the edge comes to rest.
         soak.until(lambda: not list(soak.state.glob("edge/exec/*")), "its folders are gone", 15)
@@ -341,7 +342,7 @@ def judged(soak: Soak, minutes: float) -> dict[str, Any]:
     course = [round(one.rss / MB, 1) for one in soak.samples if one.life == longest]
     grows = slope(settled, "rss") / 1024
     peak = max(one.rss for one in soak.samples) / MB
-    if soak.burst and soak.burst["grows_kib"] > GROWTH_KIB:
+    if soak.burst and soak.burst["grows_kib"] > soak.burst["allowed_kib"]:
         bad.append(f"memory grew by {soak.burst['grows_kib']} KiB in the second half of the burst")
     if peak > RSS_MIB:
         bad.append(f"memory came to {peak:.1f} MiB")

@@ -385,6 +385,24 @@ def test_an_output_that_cannot_be_walked_is_malformed(store: Store, levels: int)
         store.call("report_attempts", p_commands=text)
 
 
+@pytest.mark.parametrize("levels", [100, 5_000])
+def test_sql_by_itself_takes_no_output_that_cannot_be_walked(
+    store: Store, levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a login of another program calls it; SQLite, which has none, refuses the whole batch."""
+    monkeypatch.setattr(f"qinglong_sql.store.{store.engine}.check_params", lambda *_: None)
+    nested = '{"a":' * levels + "1" + "}" * levels
+    text = json.dumps(two_ends(store)).replace('"output": null', f'"output": {nested}', 1)
+    if store.engine == "sqlite":
+        with pytest.raises(Malformed):
+            store.call("report_attempts", p_commands=text)
+        return
+    rows = store.call("report_attempts", p_commands=text)
+    assert [(row["outcome"], row["code"]) for row in rows] == [
+        ("blocked", "QL400"), ("applied", None),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("bad", [HUGE, DEEP], ids=["huge", "deep"])
 def test_a_batch_that_cannot_be_read_is_malformed(store: Store, bad: str) -> None:
     """As a whole, or the command in it."""

@@ -199,9 +199,11 @@ def test_what_raises_leaves_nothing(sqlite_dsn: str) -> None:
     store.close()
 
 
-def test_a_file_that_stays_locked_is_nobodys_fault(sqlite_dsn: str) -> None:
+def test_a_file_that_stays_locked_is_nobodys_fault(
+    sqlite_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qinglong_sql.store.sqlite_lock.SQLITE_BUSY_MS", 20)
     store = SqliteStore(Path(sqlite_dsn.removeprefix("sqlite:///")))
-    store._connection.execute("pragma busy_timeout = 20")
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         other.execute("begin immediate")
         with pytest.raises(Contended):

@@ -6,6 +6,7 @@ import pytest
 
 from scripts import soak
 from scripts.soak import Sample, slope, warm
+from scripts.soak_burst import allowed_kib
 
 
 def test_a_short_soak_leaves_nothing(tmp_path: Path) -> None:
@@ -28,3 +29,8 @@ def test_the_slope_is_that_of_each_life() -> None:
     grows = [sample(1, float(n), 50 * n) for n in range(100)]
     assert slope(grows, "rss") == pytest.approx(3000)
     assert [one.at_s for one in warm(grows, 98)] == [98, 99]
+
+
+def test_a_short_burst_may_fill_the_page_cache_and_no_more() -> None:
+    assert (allowed_kib(60), allowed_kib(4_999)) == (4352, 4352)
+    assert (allowed_kib(5_000), allowed_kib(6_000)) == (256, 256)

@@ -218,10 +218,10 @@ def test_steps_take_turns_between_threads(store: SqliteStore) -> None:
 
 
 def test_a_file_that_stays_locked_is_contended_and_nothing_is_half_done(
-    store: SqliteStore, other: sqlite3.Connection
+    store: SqliteStore, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("qinglong_sql.store.sqlite_lock.SQLITE_BUSY_MS", 20)
     acting.publish(store, PAIR)
-    store._connection.execute("pragma busy_timeout = 20")
     other.execute("begin immediate")
     with pytest.raises(Contended):
         acting.start(store)
@@ -238,12 +238,12 @@ def test_a_look_at_what_is_due_takes_no_lock(store: SqliteStore, other: sqlite3.
 
 
 def test_a_reader_that_lingers_under_truncate_delays_the_commit_and_no_more(
-    tmp_path: Path, clock: FakeClock
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("qinglong_sql.store.sqlite_lock.SQLITE_BUSY_MS", 100)
     with closing(sqlite_store(tmp_path, clock, profile="edge")) as store:
         acting.publish(store, PAIR)
         acting.start(store)
-        store._connection.execute("pragma busy_timeout = 100")
         reader = sqlite3.connect(store.path, check_same_thread=False)
         half_read = reader.execute("select * from step_run")
         half_read.fetchone()
@@ -258,12 +258,12 @@ def test_a_reader_that_lingers_under_truncate_delays_the_commit_and_no_more(
 
 
 def test_a_reader_that_never_goes_ends_the_call_and_nothing_stays(
-    tmp_path: Path, clock: FakeClock
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("qinglong_sql.store.sqlite_lock.SQLITE_BUSY_MS", 5)
     with closing(sqlite_store(tmp_path, clock, profile="edge")) as store:
         acting.publish(store, PAIR)
         acting.start(store)
-        store._connection.execute("pragma busy_timeout = 5")
         with closing(sqlite3.connect(store.path)) as reader:
             half_read = reader.execute("select * from step_run")
             half_read.fetchone()

@@ -102,6 +102,11 @@ NUMBERS: list[tuple[tuple[int, ...], str, str]] = [
      r"p_lease_ms not between (\d+) and (\d+)"),
     ((limits.LEASE_MS // 1000, limits.LEASE_MIN_MS // 1000, limits.LEASE_MAX_MS // MINUTE),
      "sql/README.md", r"lease (\d+) s\s+\((\d+) s to (\d+) min\), renewed at a third"),
+    ((limits.FAULT_BACKOFF_MAX_MS,), f"{BOTH}/agenda.sql",
+     r"(?:least|min)\((\d+), 1000 "),
+    ((limits.FAULT_BACKOFF_MAX_MS,), f"{BOTH}/agenda.sql", r"next_try_at_ms (?:>|=) .*\+ (\d+)"),
+    ((limits.FAULT_BACKOFF_MAX_MS,), "sql/decision/violation.sql",
+     r"faults > 0 then (?:a\.due_at_ms - )?(\d+)"),
     ((limits.SQLITE_BUSY_MS,), "sql/sqlite/connection.sql", r"busy_timeout = (\d+)"),
     ((limits.SQLITE_PAGE_BYTES,), "sql/sqlite/connection.sql", r"page_size = (\d+)"),
 ]  # fmt: skip
