@@ -349,7 +349,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/table.sql sha256 017cef14590ebc3a35c8e5058568441a3818e63744121a8469d2e3c90c85a218
+-- from sql/postgres/table.sql sha256 6f0f47c158ef4131e192ad199f37e9dce85d1c57714afdec735ebfa1e712f66d
 -- TABLES — what exists. Immutable columns come first in each table; ql_authority may update only
 -- the columns after the line "moves". Ids compare by byte: every text key is collate "C".
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -484,53 +484,12 @@ create table ql.trigger_schedule (
   claim_version bigint not null,
   claim_expires_at_ms bigint,
   updated_at_ms bigint not null,
-  due_at_ms bigint,  -- what a claim looks for; null while the trigger is not active
-  claimed_at_ms bigint,  -- what the claim observed
-  seen_at_ms bigint,  -- since when it has been claimed again and again without a pause
-  last_outcome text collate "C",
-  last_run_id text collate "C",
   primary key (package_key, trigger_key),
   foreign key (package_key, trigger_key) references ql.trigger (package_key, trigger_key),
-  constraint last_outcome_is_known check (last_outcome in ('admitted', 'misfire', 'overlap')),
-  constraint an_admitted_occurrence_has_a_run
-    check (last_outcome <> 'admitted' or last_run_id is not null),
-  constraint a_claim_says_what_it_observed check (
-    (claim_owner is null) = (claimed_at_ms is null)
-    and (claim_owner is null) = (seen_at_ms is null)
-  ),
   constraint a_claim_is_whole_or_absent check (
     (claim_owner is null) = (claim_token is null)
     and (claim_owner is null) = (claim_expires_at_ms is null)
   )
-);
-
-create index trigger_due on ql.trigger_schedule (due_at_ms, package_key, trigger_key)
-where due_at_ms is not null;
-create index trigger_settled on ql.trigger_schedule (updated_at_ms) where due_at_ms is not null;
-create index trigger_claimed on ql.trigger_schedule (claim_token) where claim_token is not null;
-
-create table ql.trigger_run (
-  run_id text collate "C" primary key,
-  package_key text collate "C" not null,
-  trigger_key text collate "C" not null,
-  -- moves
-  open_at_ms bigint  -- null once a decision has found that the run has ended
-);
-
-create index trigger_run_open on ql.trigger_run (package_key, trigger_key, run_id)
-where open_at_ms is not null;
-
-create table ql.trigger_fault (
-  package_key text collate "C" not null,
-  trigger_key text collate "C" not null,
-  -- moves
-  error text not null,
-  fault_count bigint not null,
-  first_at_ms bigint not null,
-  last_at_ms bigint not null,
-  next_try_at_ms bigint not null,
-  primary key (package_key, trigger_key),
-  constraint trigger_fault_error_fits check (octet_length(error) <= 2048)
 );
 
 create table ql.run (
@@ -1240,125 +1199,6 @@ from (
   where k.retried_run_id <> k.run_id
     and (select r.version from run as r where r.run_id = k.run_id) = 0
 ) as e;
-
--- from sql/decision/schedule.sql sha256 be2d823505c8f7a5fb6aa75cb7a6d4784b8983d6c26f311cccff62cea853a711
--- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each
--- way in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at
--- most the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was
--- observed.
---
---   initialize   the cursor is set, nothing starts
---   skip         the occurrence is over without a run; `cause` says why
---   admit        exactly one run
-
-create view schedule_decision as
-with arrival (word) as (
-  values ('early'), ('on_time'), ('late')
-)
-select
-  t.package_key,
-  t.trigger_key,
-  a.word as arrival,
-  case
-    when a.word = 'early' then 'initialize'
-    when a.word = 'late' and t.misfire = 'skip' then 'skip'
-    when t.overlap = 'skip'
-      and exists (
-        select 1
-        from trigger_run as m
-        where m.package_key = t.package_key
-          and m.trigger_key = t.trigger_key
-          and m.open_at_ms is not null
-          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
-      )
-      then 'skip'
-    else 'admit'
-  end as disposition,
-  case
-    when a.word = 'early' then null
-    when a.word = 'late' and t.misfire = 'skip' then 'misfire'
-    when t.overlap = 'skip'
-      and exists (
-        select 1
-        from trigger_run as m
-        where m.package_key = t.package_key
-          and m.trigger_key = t.trigger_key
-          and m.open_at_ms is not null
-          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
-      )
-      then 'overlap'
-  end as cause
-from trigger as t
-cross join arrival as a
-where t.state = 'active'
-  and exists (
-    select 1
-    from package_generation as g
-    where g.package_key = t.package_key
-      and g.generation = t.generation
-      and g.state = 'active'
-  );
-
--- What stands between a trigger and its next run, if anything does but the time.
-create view schedule_blocked as
-select
-  t.package_key,
-  t.trigger_key,
-  'resume' as waits_for,
-  t.state as waits_on,
-  t.updated_at_ms as since_ms,
-  cast(null as bigint) as due_at_ms,
-  'an operator resumes it' as resolved_by
-from trigger as t
-where t.state = 'paused'
-union all
-select
-  f.package_key,
-  f.trigger_key,
-  'fault' as waits_for,
-  f.error as waits_on,
-  f.first_at_ms as since_ms,
-  f.next_try_at_ms as due_at_ms,
-  'the next try at due_at_ms, a new generation, or an operator resumes it' as resolved_by
-from trigger_fault as f
-union all
-select
-  m.package_key,
-  m.trigger_key,
-  'overlap' as waits_for,
-  m.run_id as waits_on,
-  m.open_at_ms as since_ms,
-  cast(null as bigint) as due_at_ms,
-  'the end of that run' as resolved_by
-from trigger_run as m
-where m.open_at_ms is not null
-  and (select r.status from run as r where r.run_id = m.run_id) = 'running'
-  and (
-    select t.overlap
-    from trigger as t
-    where t.package_key = m.package_key and t.trigger_key = m.trigger_key and t.state = 'active'
-  ) = 'skip';
-
--- When a trigger is looked at again: what trigger_schedule.due_at_ms is to say.
-create view schedule_due as
-select
-  t.package_key,
-  t.trigger_key,
-  case
-    when t.state <> 'active' then null
-    when s.claim_token is not null then s.claim_expires_at_ms
-    else coalesce(
-      (
-        select f.next_try_at_ms
-        from trigger_fault as f
-        where f.package_key = t.package_key and f.trigger_key = t.trigger_key
-      ),
-      s.next_fire_at_ms,
-      0
-    )
-  end as due_at_ms
-from trigger as t
-join trigger_schedule as s on s.package_key = t.package_key and s.trigger_key = t.trigger_key;
 
 -- from sql/decision/frontier.sql sha256 dd4c95a15b531123420b959b1ea9a1b4e870203a1f874a9b475c12ab3b641601
 -- FRONTIER — which pending steps open, which can never run, and when a run ends (DOMAIN §3.3).
@@ -2370,7 +2210,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 dddcf09bcfeb0b0d29dd00a404915f06f10fd24ba3810fd54238c9437e93c583
+-- from sql/decision/violation.sql sha256 da025af4adbbe276536de34b39664673e58d513aeb8914f22682ba793651c610
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2739,38 +2579,10 @@ from (
   select g.run_id, g.stage as entity_id from agenda as g
   union all
   select u.run_id, u.stage as entity_id from run_fault as u
-  union all
-  select y.run_id, y.trigger_key as entity_id from trigger_run as y
 ) as o
-where not exists (select 1 from run as r where r.run_id = o.run_id)
-union all
-select
-  cast(null as text) as run_id,
-  'a_trigger_is_due_when_its_cursor_says' as rule,
-  t.package_key || '/' || t.trigger_key as entity_id
-from trigger as t
-left join trigger_schedule as s
-  on s.package_key = t.package_key and s.trigger_key = t.trigger_key
-left join schedule_due as d on d.package_key = t.package_key and d.trigger_key = t.trigger_key
-where s.state_version is null or s.due_at_ms is distinct from d.due_at_ms
-union all
-select
-  r.run_id,
-  'an_open_run_is_known_to_its_trigger' as rule,
-  r.trigger_key as entity_id
-from run as r
-where r.trigger_key is not null
-  and r.finished_at_ms is null
-  and not exists (
-    select 1
-    from trigger_run as m
-    where m.run_id = r.run_id
-      and m.package_key = r.package_key
-      and m.trigger_key = r.trigger_key
-      and m.open_at_ms is not null
-  );
+where not exists (select 1 from run as r where r.run_id = o.run_id);
 
--- from sql/decision/reading.sql sha256 73cff772a8ba30c1a0f86d942f279917bf5f6c18f08ba2e765def97033b3c72c
+-- from sql/decision/reading.sql sha256 5e0d8b5b06f71de7457e163aedfd720de34a6286f30586cf58d08a16dbfc5ae0
 -- READING — what people and tools look at: the state of things, without the columns that only
 -- machines need (no token digests, no identities). Filter by the leading columns.
 
@@ -2818,19 +2630,12 @@ select
   t.target_key,
   t.misfire,
   t.overlap,
-  s.next_fire_at_ms,
-  s.due_at_ms,
-  s.updated_at_ms as since_ms,
-  s.last_scheduled_at_ms,
-  s.last_outcome,
-  s.last_run_id,
-  (select r.status from run as r where r.run_id = s.last_run_id) as last_run_status,
-  f.error as fault_error,
-  f.fault_count,
-  f.next_try_at_ms as fault_next_try_at_ms
-from trigger as t
-join trigger_schedule as s on s.package_key = t.package_key and s.trigger_key = t.trigger_key
-left join trigger_fault as f on f.package_key = t.package_key and f.trigger_key = t.trigger_key;
+  (
+    select s.next_fire_at_ms
+    from trigger_schedule as s
+    where s.package_key = t.package_key and s.trigger_key = t.trigger_key
+  ) as next_fire_at_ms
+from trigger as t;
 
 create view run_state as
 select
@@ -2843,8 +2648,6 @@ select
   r.run_key,
   r.input_digest,
   r.retry_of_run_id,
-  r.trigger_key,
-  r.scheduled_at_ms,
   r.step_count,
   r.status,
   r.version,
@@ -2870,8 +2673,6 @@ select
   r.run_key,
   r.input_digest,
   r.retry_of_run_id,
-  r.trigger_key,
-  r.scheduled_at_ms,
   r.step_count,
   r.status,
   r.version,
@@ -3723,7 +3524,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/publication_manifest.sql sha256 625a830256a68ed2bbe716ed13674a9e9cb83eb4bd06e918f2882db30cf4da73
+-- from sql/postgres/publication_manifest.sql sha256 bddd4605c323f4bc7b763bfc5afaf737fac0180e430e760800d08f2cf41cea41
 -- MANIFEST — the parts of publication: a model becomes revisions, a graph, triggers.
 
 -- HELPER   check_manifest — what no table catches: references, sizes
@@ -3876,8 +3677,7 @@ $$;
 
 -- HELPER   set_triggers — triggers follow the newest generation; a cursor stays while the calendar
 --          stays the same, a pause stays in any case, an absent trigger is withdrawn
--- LOCKS    trigger, trigger_schedule (waits)
--- WRITES   trigger, trigger_schedule, trigger_fault
+-- WRITES   trigger, trigger_schedule
 create or replace function ql.set_triggers (
   p_package_key text,
   p_generation bigint,
@@ -3891,10 +3691,6 @@ as $$
 declare
   v_now_ms bigint := ql.now_ms();
 begin
-  perform ql.hold_triggers(p_package_key, null);
-  delete from ql.trigger_fault as f
-  where f.package_key = p_package_key;
-
   update ql.trigger_schedule as s
   set
     next_fire_at_ms = null,
@@ -3902,8 +3698,6 @@ begin
     claim_owner = null,
     claim_token = null,
     claim_expires_at_ms = null,
-    claimed_at_ms = null,
-    seen_at_ms = null,
     updated_at_ms = v_now_ms
   from ql.trigger as t
   where s.package_key = p_package_key
@@ -3964,18 +3758,17 @@ begin
   where t.package_key = p_package_key
     and t.state <> 'withdrawn'
     and p_triggers -> t.trigger_key is null;
-  perform ql.set_due(p_package_key, null);
 end;
 $$;
 
--- from sql/postgres/publication.sql sha256 2e9ca347919d1b8faec4ba2194cb0ea6fd7246449c2bc6f50683979e59db7b73
+-- from sql/postgres/publication.sql sha256 00017a0dbaf1c5cd5e5c8d810925e944741aca26e97c182ee7c8456d8705e5e2
 -- PUBLICATION — a manifest becomes a generation (DESIGN §5). The same content is a replay; an older
 -- content again is a new number. Runs keep the generation that they were started with.
 
 -- STEP     publish_package — a manifest becomes the active generation of its package
 -- LOCKS    package, package_generation (for update: waits for starts that hold the start guard)
 -- WRITES   package, package_generation, task_revision, workflow_revision, workflow_step,
---          workflow_ancestor, trigger, trigger_schedule, trigger_fault
+--          workflow_ancestor, trigger, trigger_schedule
 -- RETURNS  published | existing
 -- RAISES   QL400, QL503
 -- REPLAY   exact while the generation is active: the same content changes nothing but base_dir
@@ -4079,8 +3872,8 @@ end;
 $$;
 
 -- STEP     withdraw_package — no new runs of it; existing ones go on, its triggers fire no more
--- LOCKS    package, package_generation (for update), trigger, trigger_schedule
--- WRITES   package_generation, trigger, trigger_schedule, trigger_fault
+-- LOCKS    package, package_generation (for update)
+-- WRITES   package_generation, trigger
 -- RETURNS  withdrawn | existing
 -- RAISES   QL404, QL503
 -- REPLAY   exact: a second call finds nothing active
@@ -4126,20 +3919,16 @@ begin
     return query select p_package_key, v_newest, 'existing';
     return;
   end if;
-  perform ql.hold_triggers(p_package_key, null);
   update ql.trigger as t
   set
     state = 'withdrawn',
     updated_at_ms = v_now_ms
   where t.package_key = p_package_key and t.state <> 'withdrawn';
-  delete from ql.trigger_fault as f
-  where f.package_key = p_package_key;
-  perform ql.set_due(p_package_key, null);
   return query select p_package_key, v_generation, 'withdrawn';
 end;
 $$;
 
--- from sql/postgres/admission.sql sha256 57a80182fb03713a5f8e7a45fcde3c81a9ab56deb0ad6517a040b18a85a76f58
+-- from sql/postgres/admission.sql sha256 36f9da99584cda7184c1a0ed49866ebe9dd1dc05b295213dc7b35c0b42285b62
 -- ADMISSION — a run begins (DESIGN §5). Its id is derived from its key, so a repeated command finds
 -- the run, whatever generation is active by then; another command under the same key is a conflict.
 
@@ -4195,7 +3984,7 @@ begin
     exit when found;
     -- false: someone else has just started it, and may purge it before we look
     if ql.admit_run(
-      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null, null, null
+      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null
     ) then
       v_outcome := 'created';
     end if;
@@ -4247,9 +4036,7 @@ create or replace function ql.admit_run (
   p_target_key text,
   p_run_key text,
   p_input text,
-  p_retry_of_run_id text,
-  p_trigger_key text,
-  p_scheduled_at_ms bigint
+  p_retry_of_run_id text
 )
 returns boolean
 language plpgsql
@@ -4261,7 +4048,7 @@ declare
 begin
   if not ql.insert_run(
     p_run_id, p_package_key, p_kind, p_target_key, p_run_key, ql.sha256_hex(p_input),
-    p_retry_of_run_id, p_trigger_key, p_scheduled_at_ms
+    p_retry_of_run_id
   ) then
     return false;
   end if;
@@ -4293,9 +4080,7 @@ create or replace function ql.insert_run (
   p_target_key text,
   p_run_key text,
   p_input_digest text,
-  p_retry_of_run_id text,
-  p_trigger_key text,
-  p_scheduled_at_ms bigint
+  p_retry_of_run_id text
 )
 returns boolean
 language plpgsql
@@ -4353,8 +4138,7 @@ begin
 
   insert into ql.run (
     run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-    deadline_at_ms, retry_of_run_id, trigger_key, scheduled_at_ms, admitted_at_ms, status, version,
-    attempt_count, updated_at_ms
+    deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
   )
   select
     p_run_id,
@@ -4368,8 +4152,6 @@ begin
     v_step_count,
     v_now_ms + v_timeout_ms,
     p_retry_of_run_id,
-    p_trigger_key,
-    p_scheduled_at_ms,
     v_now_ms,
     'running',
     0,
@@ -4388,7 +4170,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/admission_retry.sql sha256 801b57cb808a1ce3f4497753d5747af359db031056a61e131a42f0d15345dc84
+-- from sql/postgres/admission_retry.sql sha256 25359be6406d704b104f70560731d5a6b13df7825a7071138f4b52bdb5703482
 -- RETRY OF A RUN — a run of its own that takes over what would come out the same; what that is, is
 -- decision/admission.sql's matter. Without a key its id is derived from the retried run alone, by
 -- other parts than any key's, so that no key can be in its way.
@@ -4459,9 +4241,7 @@ begin
           v_old.target_key,
           coalesce(p_run_key, ''),
           v_old.input,
-          p_run_id,
-          null,
-          null
+          p_run_id
         )
       then
         v_outcome := 'created';
@@ -4510,311 +4290,43 @@ begin
 end;
 $$;
 
--- from sql/postgres/schedule.sql sha256 f8f24364ea9e3a0067e0c835f7c47a08c813237e81fc2a7baedd8c84df94e255
--- SCHEDULE — a due trigger fires once (DOMAIN §3.10). A scheduler claims what is due, computes the
--- next times outside, by the pinned time zone database, and commits; whatever dies in between, the
--- claim runs out, and the run's id is derived from trigger and time. Commit never waits for a row.
+-- from sql/postgres/schedule.sql sha256 06b299f8860c4686895bbc353980b03a57f495af75fdb789c52826537c76072b
+-- SCHEDULE — triggers: pause and resume. A withdrawn trigger is unknown (DESIGN §5, generations).
 
--- STEP     claim_schedule — take due triggers for 30 s, in the order in which they became due
--- LOCKS    trigger_schedule (skip locked)
--- READS    trigger, package_generation
--- WRITES   trigger_schedule
--- RETURNS  what a scheduler needs to compute the next times; claim_version is the fence
--- RAISES   QL400, QL503
--- REPLAY   exact while anything of it is held: the same owner and token get the same
-create or replace function ql_scheduler.claim_schedule (p_owner text, p_token text, p_limit int)
-returns table (
-  package_key text, trigger_key text, cron text, tz text, next_fire_at_ms bigint,
-  since_ms bigint, state_version bigint, claim_version bigint, observed_at_ms bigint
-)
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan
-set lock_timeout = '1s'
-as $$
-#variable_conflict use_column
-declare
-  v_now bigint;
-begin
-  perform ql.assert_read_committed();
-  perform ql.check_claim(p_owner, p_token);
-  if p_limit is null or p_limit not between 1 and 32 then
-    raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
-  end if;
-
-  return query
-  select
-    s.package_key,
-    s.trigger_key,
-    t.cron,
-    t.tz,
-    s.next_fire_at_ms,
-    s.updated_at_ms,
-    s.state_version,
-    s.claim_version,
-    s.claimed_at_ms
-  from ql.trigger_schedule as s
-  join ql.trigger as t on t.package_key = s.package_key and t.trigger_key = s.trigger_key
-  where s.claim_token = p_token and s.claim_owner = p_owner
-  order by coalesce(s.next_fire_at_ms, 0), s.package_key, s.trigger_key;
-  if found then
-    return;
-  end if;
-
-  v_now := ql.now_ms();
-  return query
-  with picked as materialized (
-    select
-      d.package_key,
-      d.trigger_key,
-      d.due_at_ms
-    from ql.trigger_schedule as d
-    where d.due_at_ms <= v_now
-    order by d.due_at_ms, d.package_key, d.trigger_key
-    limit p_limit
-    for no key update skip locked
-  ),
-  claimed as (
-    update ql.trigger_schedule as s
-    set
-      state_version = s.state_version + 1,
-      claim_owner = p_owner,
-      claim_token = p_token,
-      claim_version = s.claim_version + 1,
-      claim_expires_at_ms = v_now + 30000,
-      claimed_at_ms = v_now,
-      -- who was in time and died does not make it late: another takes over as soon as it may
-      seen_at_ms = case
-        when s.claim_expires_at_ms >= v_now - 30000 then s.seen_at_ms
-        else v_now
-      end,
-      due_at_ms = v_now + 30000
-    from picked as p
-    where s.package_key = p.package_key
-      and s.trigger_key = p.trigger_key
-      -- a scalar subquery, which no planner makes a join with all triggers of
-      and (
-        select g.state
-        from ql.trigger as t
-        join ql.package_generation as g
-          on g.package_key = t.package_key and g.generation = t.generation
-        where t.package_key = p.package_key
-          and t.trigger_key = p.trigger_key
-          and t.state = 'active'
-      ) = 'active'
-    returning
-      s.package_key,
-      s.trigger_key,
-      (
-        select t.cron
-        from ql.trigger as t
-        where t.package_key = s.package_key and t.trigger_key = s.trigger_key
-      ) as cron,
-      (
-        select t.tz
-        from ql.trigger as t
-        where t.package_key = s.package_key and t.trigger_key = s.trigger_key
-      ) as tz,
-      s.next_fire_at_ms,
-      s.updated_at_ms,
-      s.state_version,
-      s.claim_version
-  )
-  select
-    c.package_key,
-    c.trigger_key,
-    c.cron,
-    c.tz,
-    c.next_fire_at_ms,
-    c.updated_at_ms,
-    c.state_version,
-    c.claim_version,
-    v_now
-  from claimed as c
-  order by coalesce(c.next_fire_at_ms, 0), c.package_key, c.trigger_key;
-end;
-$$;
-
--- STEP     commit_schedule — what becomes of a claimed occurrence, and where the cursor goes
--- LOCKS    trigger_schedule (skip locked) · package_generation (for share, skip locked)
--- READS    schedule_decision; the time once more, after the locks
--- WRITES   trigger_schedule, trigger_run, trigger_fault, run, run_input; through ql.apply_effects
--- RETURNS  applied | settled (done before) | blocked (it may not fire) | contended (no longer ours)
--- RAISES   QL400, QL404, QL503
--- REPLAY   settled, until the trigger is claimed again
-create or replace function ql_scheduler.commit_schedule (
+-- HELPER   set_trigger — move a trigger between active and paused
+-- LOCKS    trigger (waits)
+-- WRITES   trigger
+-- RAISES   QL404
+create or replace function ql.set_trigger (
   p_package_key text,
   p_trigger_key text,
-  p_owner text,
-  p_token text,
-  p_claim_version bigint,
-  p_state_version bigint,
-  p_cursor_ms bigint,
-  p_due_at_ms bigint,
-  p_observed_at_ms bigint,
-  p_next_at_ms bigint,
-  p_grace_ms bigint
-)
-returns table (outcome text, disposition text, cause text, run_id text, next_fire_at_ms bigint)
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan
-set lock_timeout = '1s'
-as $$
-#variable_conflict use_column
-declare
-  v_schedule ql.trigger_schedule;
-  v_now bigint;
-  v_cursor bigint := case
-    when p_due_at_ms > p_observed_at_ms then p_due_at_ms
-    else p_next_at_ms
-  end;
-  v_disposition text;
-  v_cause text;
-  v_run_id text;
-begin
-  perform ql.assert_read_committed();
-  perform ql.check_claim(p_owner, p_token);
-  perform ql.check_commit(p_cursor_ms, p_due_at_ms, p_observed_at_ms, p_next_at_ms, p_grace_ms);
-  select s.*
-  into v_schedule
-  from ql.trigger_schedule as s
-  where s.package_key = p_package_key and s.trigger_key = p_trigger_key
-  for no key update skip locked;
-  if not found then
-    perform ql.find_trigger(p_package_key, p_trigger_key);
-    return query select 'contended', null, null, null, null::bigint;
-    return;
-  end if;
-
-  v_now := ql.now_ms();
-  if v_schedule.claim_token is null
-    and v_schedule.state_version = p_state_version + 1
-    and v_schedule.claim_version = p_claim_version
-    and v_schedule.next_fire_at_ms = v_cursor
-  then
-    return query select 'settled', null, null, v_schedule.last_run_id, v_cursor;
-    return;
-  end if;
-  -- a clock that has gone back since the claim proves nothing: it is not decided by
-  if v_schedule.state_version is distinct from p_state_version
-    or v_schedule.next_fire_at_ms is distinct from p_cursor_ms
-    or v_schedule.claim_owner is distinct from p_owner
-    or v_schedule.claim_token is distinct from p_token
-    or v_schedule.claim_version is distinct from p_claim_version
-    or v_schedule.claimed_at_ms is distinct from p_observed_at_ms
-    or v_now not between v_schedule.claimed_at_ms and v_schedule.claim_expires_at_ms - 1
-  then
-    return query select 'contended', null, null, null, null::bigint;
-    return;
-  end if;
-
-  perform
-  from ql.package_generation as g
-  where g.package_key = p_package_key and g.state = 'active'
-  for share skip locked;
-  if not found then
-    perform ql.return_claim(p_package_key, p_trigger_key);
-    return query select 'contended', null, null, null, null::bigint;
-    return;
-  end if;
-  select d.disposition, d.cause
-  into v_disposition, v_cause
-  from ql.schedule_decision as d
-  where d.package_key = p_package_key
-    and d.trigger_key = p_trigger_key
-    and d.arrival = case
-      when p_due_at_ms > p_observed_at_ms then 'early'
-      when v_schedule.seen_at_ms - p_due_at_ms > p_grace_ms then 'late'
-      else 'on_time'
-    end;
-  if not found then
-    perform ql.return_claim(p_package_key, p_trigger_key);
-    return query select 'blocked', null, null, null, null::bigint;
-    return;
-  end if;
-
-  if v_disposition = 'admit' then
-    v_run_id := ql.derived_id('ru', p_package_key, p_trigger_key, p_due_at_ms::text);
-    perform ql.admit_occurrence(v_run_id, p_package_key, p_trigger_key, p_due_at_ms);
-  end if;
-  delete from ql.trigger_fault as f
-  where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
-  update ql.trigger_schedule as s
-  set
-    next_fire_at_ms = v_cursor,
-    last_scheduled_at_ms = case
-      when v_disposition = 'initialize' then s.last_scheduled_at_ms
-      else p_due_at_ms
-    end,
-    last_outcome = case v_disposition
-      when 'admit' then 'admitted'
-      when 'skip' then v_cause
-      else s.last_outcome
-    end,
-    last_run_id = coalesce(v_run_id, s.last_run_id),
-    state_version = s.state_version + 1,
-    claim_owner = null,
-    claim_token = null,
-    claim_expires_at_ms = null,
-    claimed_at_ms = null,
-    seen_at_ms = null,
-    due_at_ms = v_cursor,
-    updated_at_ms = v_now
-  where s.package_key = p_package_key and s.trigger_key = p_trigger_key;
-  return query select 'applied', v_disposition, v_cause, v_run_id, v_cursor;
-end;
-$$;
-
--- HELPER   check_commit — the times that a scheduler has computed
--- RAISES   QL400
-create or replace function ql.check_commit (
-  p_cursor_ms bigint,
-  p_due_at_ms bigint,
-  p_observed_at_ms bigint,
-  p_next_at_ms bigint,
-  p_grace_ms bigint
+  p_state text
 )
 returns void
 language plpgsql
-immutable
+volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if not coalesce(
-    p_due_at_ms >= 0
-    and p_next_at_ms > p_observed_at_ms
-    and p_next_at_ms >= p_due_at_ms
-    and p_due_at_ms = coalesce(p_cursor_ms, p_due_at_ms)
-    and p_grace_ms between 0 and 300000,
-    false
-  ) then
-    raise exception 'the due time is the cursor, the next one is later than what was observed'
-      using errcode = 'QL400';
+  perform
+  from ql.trigger as t
+  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> 'withdrawn'
+  for no key update;
+  if not found then
+    raise exception 'no trigger % in package %', p_trigger_key, p_package_key
+      using errcode = 'QL404';
   end if;
+
+  update ql.trigger as t
+  set state = p_state, updated_at_ms = ql.now_ms()
+  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> p_state;
 end;
 $$;
 
--- from sql/postgres/schedule_trigger.sql sha256 11557837a625e9a91561e87b1a8ad6101f5f573c8a7a7e361907d7ffbc7e2197
--- TRIGGERS — what an operator does with one: pause, resume, fire now. A withdrawn one is unknown
--- (DESIGN §5, generations).
-
 -- STEP     pause_trigger — a paused trigger does not fire; its cursor stays where it is
--- LOCKS    trigger, trigger_schedule (waits)
+-- LOCKS    trigger (waits)
 -- READS    trigger
--- WRITES   trigger, trigger_schedule
+-- WRITES   trigger
 -- RETURNS  trigger_key, state
 -- RAISES   QL404, QL503
 -- REPLAY   exact
@@ -4833,16 +4345,14 @@ as $$
 begin
   perform ql.assert_read_committed();
   perform ql.set_trigger(p_package_key, p_trigger_key, 'paused');
-  perform ql.set_due(p_package_key, p_trigger_key);
   return query select p_trigger_key, 'paused';
 end;
 $$;
 
--- STEP     resume_trigger — a paused trigger fires again, by its misfire rule if it is late; one
---          that raised is tried at once
--- LOCKS    trigger, trigger_schedule (waits)
+-- STEP     resume_trigger — a paused trigger fires again, by its misfire rule if it is late
+-- LOCKS    trigger (waits)
 -- READS    trigger
--- WRITES   trigger, trigger_schedule, trigger_fault
+-- WRITES   trigger
 -- RETURNS  trigger_key, state
 -- RAISES   QL404, QL503
 -- REPLAY   exact
@@ -4861,424 +4371,7 @@ as $$
 begin
   perform ql.assert_read_committed();
   perform ql.set_trigger(p_package_key, p_trigger_key, 'active');
-  delete from ql.trigger_fault as f
-  where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
-  perform ql.set_due(p_package_key, p_trigger_key);
   return query select p_trigger_key, 'active';
-end;
-$$;
-
--- STEP     fire_trigger — what a trigger starts, now and once; whether it is paused or what it
---          started before is still open does not matter, and its cursor stays
--- LOCKS    package_generation (for share: the start guard), trigger_schedule (waits)
--- READS    trigger, run
--- WRITES   trigger_run, run, run_input; through ql.apply_effects
--- RETURNS  created | existing
--- RAISES   QL400, QL404, QL503
--- REPLAY   exact: one run a key
-create or replace function ql_operator.fire_trigger (
-  p_package_key text,
-  p_trigger_key text,
-  p_run_key text
-)
-returns table (run_id text, outcome text, status text, generation bigint)
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set lock_timeout = '1s'
-as $$
-#variable_conflict use_column
-declare
-  v_run_id text := ql.derived_id(
-    'ru', p_package_key, 'trigger', p_trigger_key, 'fire', p_run_key
-  );
-  v_outcome text := 'existing';
-begin
-  perform ql.assert_read_committed();
-  if p_package_key is null
-    or p_trigger_key is null
-    or coalesce(length(p_run_key), 0) not between 1 and 200
-  then
-    raise exception 'package, trigger and a run key of 1 to 200 characters are needed'
-      using errcode = 'QL400';
-  end if;
-
-  if not exists (select from ql.run as r where r.run_id = v_run_id) then
-    perform
-    from ql.package_generation as g
-    where g.package_key = p_package_key and g.state = 'active'
-    for share;
-    perform
-    from ql.trigger_schedule as s
-    where s.package_key = p_package_key and s.trigger_key = p_trigger_key
-    for no key update;
-    perform ql.find_trigger(p_package_key, p_trigger_key);
-    if ql.admit_occurrence(v_run_id, p_package_key, p_trigger_key, null) then
-      v_outcome := 'created';
-    end if;
-  end if;
-  return query
-  select
-    r.run_id,
-    v_outcome,
-    r.status,
-    r.generation
-  from ql.run as r
-  where r.run_id = v_run_id;
-end;
-$$;
-
--- HELPER   admit_occurrence — the run of a trigger, false when it is there already; runs of it that
---          have ended are marked
--- LOCKS    package_generation (for share; the caller holds trigger_schedule)
--- READS    trigger
--- WRITES   trigger_run, run, run_input; through ql.apply_effects
--- RAISES   QL404
-create or replace function ql.admit_occurrence (
-  p_run_id text,
-  p_package_key text,
-  p_trigger_key text,
-  p_scheduled_at_ms bigint
-)
-returns boolean
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  v_kind text;
-  v_target_key text;
-begin
-  update ql.trigger_run as m
-  set open_at_ms = null
-  where m.package_key = p_package_key
-    and m.trigger_key = p_trigger_key
-    and m.open_at_ms is not null
-    and (select r.status from ql.run as r where r.run_id = m.run_id) is distinct from 'running';
-  select t.kind, t.target_key
-  into v_kind, v_target_key
-  from ql.trigger as t
-  where t.package_key = p_package_key and t.trigger_key = p_trigger_key;
-  if not ql.admit_run(
-    p_run_id,
-    p_package_key,
-    v_kind,
-    v_target_key,
-    coalesce(p_trigger_key || ' ' || p_scheduled_at_ms, p_trigger_key),
-    '{}',
-    null,
-    p_trigger_key,
-    p_scheduled_at_ms
-  ) then
-    return false;
-  end if;
-  insert into ql.trigger_run (run_id, package_key, trigger_key, open_at_ms)
-  values (p_run_id, p_package_key, p_trigger_key, ql.now_ms());
-  return true;
-end;
-$$;
-
--- HELPER   set_trigger — move a trigger between active and paused
--- LOCKS    trigger, trigger_schedule (waits)
--- WRITES   trigger
--- RAISES   QL404
-create or replace function ql.set_trigger (
-  p_package_key text,
-  p_trigger_key text,
-  p_state text
-)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  perform ql.hold_triggers(p_package_key, p_trigger_key);
-  perform ql.find_trigger(p_package_key, p_trigger_key);
-
-  update ql.trigger as t
-  set state = p_state, updated_at_ms = ql.now_ms()
-  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> p_state;
-end;
-$$;
-
--- HELPER   find_trigger — a trigger that its package still has
--- READS    trigger
--- RAISES   QL404
-create or replace function ql.find_trigger (p_package_key text, p_trigger_key text)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  perform
-  from ql.trigger as t
-  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> 'withdrawn';
-  if not found then
-    raise exception 'no trigger % in package %', p_trigger_key, p_package_key
-      using errcode = 'QL404';
-  end if;
-end;
-$$;
-
--- HELPER   hold_triggers — lock triggers of a package with their schedules; null is all of them
--- LOCKS    trigger, trigger_schedule, each by key (waits)
-create or replace function ql.hold_triggers (p_package_key text, p_trigger_key text)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  perform
-  from ql.trigger as t
-  where t.package_key = p_package_key and t.trigger_key = coalesce(p_trigger_key, t.trigger_key)
-  order by t.trigger_key
-  for no key update;
-  perform
-  from ql.trigger_schedule as s
-  where s.package_key = p_package_key and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
-  order by s.trigger_key
-  for no key update;
-end;
-$$;
-
--- HELPER   check_claim — whose it is
--- RAISES   QL400
-create or replace function ql.check_claim (p_owner text, p_token text)
-returns void
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if coalesce(length(p_owner), 0) not between 1 and 200
-    or coalesce(length(p_token), 0) not between 1 and 64
-  then
-    raise exception 'a claim has an owner and a token' using errcode = 'QL400';
-  end if;
-end;
-$$;
-
--- from sql/postgres/schedule_fault.sql sha256 b8e9b2a1ff47f338f6ddd0dc07e35cd880d6a5071f26c5fa0d25a05a193bb742
--- FAULTS OF TRIGGERS — what a scheduler does with one that raised, and when any of them is looked
--- at again.
-
--- STEP     record_trigger_fault — a trigger raised: keep the error, try again later (1 s, then
---          twice as long each time, up to 5 min), and let the others pass
--- LOCKS    trigger_schedule (skip locked)
--- READS    trigger_fault
--- WRITES   trigger_fault, trigger_schedule
--- RETURNS  fault_count, next_try_at_ms; no row when it is not as the caller saw it
--- RAISES   QL400, QL503
--- REPLAY   no row: the state has moved
-create or replace function ql_scheduler.record_trigger_fault (
-  p_package_key text,
-  p_trigger_key text,
-  p_state_version bigint,
-  p_error text
-)
-returns table (fault_count bigint, next_try_at_ms bigint)
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set lock_timeout = '1s'
-as $$
-declare
-  v_now bigint;
-  v_count bigint;
-  v_next bigint;
-begin
-  perform ql.assert_read_committed();
-  if p_error is null then
-    raise exception 'a fault has an error' using errcode = 'QL400';
-  end if;
-  perform
-  from ql.trigger_schedule as s
-  where s.package_key = p_package_key
-    and s.trigger_key = p_trigger_key
-    and s.state_version = p_state_version
-    and s.due_at_ms is not null
-  for no key update skip locked;
-  if not found then
-    return;
-  end if;
-
-  v_now := ql.now_ms();
-  select 1 + coalesce(max(f.fault_count), 0)
-  into v_count
-  from ql.trigger_fault as f
-  where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
-  v_next := v_now + least(300000, 1000 * (1 << least(v_count - 1, 9)::int));
-
-  insert into ql.trigger_fault (
-    package_key, trigger_key, error, fault_count, first_at_ms, last_at_ms, next_try_at_ms
-  )
-  values (
-    p_package_key,
-    p_trigger_key,
-    -- a character has at most four bytes, so 512 of them fit whatever they are
-    case when octet_length(p_error) <= 2048 then p_error else left(p_error, 512) end,
-    v_count,
-    v_now,
-    v_now,
-    v_next
-  )
-  on conflict on constraint trigger_fault_pkey do update
-  set
-    error = excluded.error,
-    fault_count = excluded.fault_count,
-    last_at_ms = excluded.last_at_ms,
-    next_try_at_ms = excluded.next_try_at_ms;
-  perform ql.return_claim(p_package_key, p_trigger_key);
-  return query select v_count, v_next;
-end;
-$$;
-
--- STEP     sweep_schedule — bring near what a clock wrote that was ahead: a cursor that was set
---          more than a minute later than now begins anew, a back-off is at most its longest
--- LOCKS    trigger_schedule, trigger_fault (skip locked)
--- READS    trigger_schedule, trigger_fault
--- WRITES   trigger_schedule, trigger_fault
--- RETURNS  package_key, trigger_key of those that were brought near
--- RAISES   QL400, QL503
--- REPLAY   exact: the second call finds none of them
-create or replace function ql_scheduler.sweep_schedule (p_limit int)
-returns table (package_key text, trigger_key text)
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set lock_timeout = '1s'
-as $$
-#variable_conflict use_column
-declare
-  v_now bigint;
-begin
-  perform ql.assert_read_committed();
-  if p_limit is null or p_limit not between 1 and 32 then
-    raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
-  end if;
-
-  v_now := ql.now_ms();
-  for package_key, trigger_key in
-    select
-      s.package_key,
-      s.trigger_key
-    from ql.trigger_schedule as s
-    where s.updated_at_ms > v_now + 60000 and s.due_at_ms is not null
-    order by s.updated_at_ms
-    limit p_limit
-    for no key update skip locked
-  loop
-    delete from ql.trigger_fault as f
-    where f.package_key = sweep_schedule.package_key
-      and f.trigger_key = sweep_schedule.trigger_key;
-    update ql.trigger_schedule as s
-    set
-      next_fire_at_ms = null,
-      updated_at_ms = v_now
-    where s.package_key = sweep_schedule.package_key
-      and s.trigger_key = sweep_schedule.trigger_key;
-    perform ql.return_claim(sweep_schedule.package_key, sweep_schedule.trigger_key);
-    return next;
-  end loop;
-
-  for package_key, trigger_key in
-    select
-      s.package_key,
-      s.trigger_key
-    from ql.trigger_fault as f
-    join ql.trigger_schedule as s
-      on s.package_key = f.package_key and s.trigger_key = f.trigger_key
-    where f.next_try_at_ms > v_now + 300000 and s.due_at_ms is not null
-    limit p_limit
-    for no key update skip locked
-  loop
-    update ql.trigger_fault as f
-    set next_try_at_ms = v_now + 300000
-    where f.package_key = sweep_schedule.package_key
-      and f.trigger_key = sweep_schedule.trigger_key;
-    perform ql.set_due(sweep_schedule.package_key, sweep_schedule.trigger_key);
-    return next;
-  end loop;
-end;
-$$;
-
--- HELPER   return_claim — nobody has it any more; it is due as it was
--- LOCKS    none (the caller holds trigger_schedule)
--- WRITES   trigger_schedule
-create or replace function ql.return_claim (p_package_key text, p_trigger_key text)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  update ql.trigger_schedule as s
-  set
-    state_version = s.state_version + 1,
-    claim_owner = null,
-    claim_token = null,
-    claim_expires_at_ms = null,
-    claimed_at_ms = null,
-    seen_at_ms = null
-  where s.package_key = p_package_key and s.trigger_key = p_trigger_key;
-  perform ql.set_due(p_package_key, p_trigger_key);
-end;
-$$;
-
--- HELPER   set_due — when the triggers of a package are looked at again; null is all of them. One
---          that is not active loses its claim
--- LOCKS    none (the caller holds trigger and trigger_schedule)
--- READS    schedule_due
--- WRITES   trigger_schedule
-create or replace function ql.set_due (p_package_key text, p_trigger_key text)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  update ql.trigger_schedule as s
-  set
-    state_version = s.state_version + 1,
-    claim_owner = null,
-    claim_token = null,
-    claim_expires_at_ms = null,
-    claimed_at_ms = null,
-    seen_at_ms = null
-  from ql.trigger as t
-  where s.package_key = p_package_key
-    and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
-    and s.claim_token is not null
-    and t.package_key = s.package_key
-    and t.trigger_key = s.trigger_key
-    and t.state <> 'active';
-
-  update ql.trigger_schedule as s
-  set due_at_ms = d.due_at_ms
-  from ql.schedule_due as d
-  where s.package_key = p_package_key
-    and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
-    and d.package_key = s.package_key
-    and d.trigger_key = s.trigger_key
-    and d.due_at_ms is distinct from s.due_at_ms;
 end;
 $$;
 
@@ -7892,7 +6985,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/retention.sql sha256 3dc105368b6aadd6de99b3cb9bca8e7ee0a6e53cde54c2b931b7ebe99abf595d
+-- from sql/postgres/retention.sql sha256 70a4b531fff7102d663ec0ea5615d23d48525675e49c2551be8c881d22ff496e
 -- RETENTION — runs that ended long ago go, with everything that belongs to them. ql_retention owns
 -- the step and is the only role that may delete history (grant.sql).
 
@@ -7901,8 +6994,7 @@ $$;
 --          whoever waits for the run finds that it is gone
 -- READS    run; retention_due (only after the locks are held)
 -- WRITES   run_event, refused_report, attestation, attempt_report, attempt_offer, cancel_intent,
---          attempt_lease, task_attempt, step_output, step_run, run_input, agenda, run_fault,
---          trigger_run, run
+--          attempt_lease, task_attempt, step_output, step_run, run_input, agenda, run_fault, run
 -- RETURNS  the runs that are gone, those that ended first at the top
 -- RAISES   QL400, QL503
 -- REPLAY   exact: what is gone is not found again
@@ -7970,7 +7062,6 @@ begin
   delete from ql.run_input as i where i.run_id = any(v_run_ids);
   delete from ql.agenda as g where g.run_id = any(v_run_ids);
   delete from ql.run_fault as f where f.run_id = any(v_run_ids);
-  delete from ql.trigger_run as m where m.run_id = any(v_run_ids);
   delete from ql.run as r where r.run_id = any(v_run_ids);
 
   return query
@@ -7980,11 +7071,11 @@ begin
 end;
 $$;
 
--- from sql/postgres/grant.sql sha256 55b99d16e6b7f185948318c9b11d520a6dae84a9d4a526d1de90b2d5e6c6fe22
+-- from sql/postgres/grant.sql sha256 ea3a3ef1c2461b85c7c659543248165b7f352603ce2446d2cc3558d7f43df153
 -- GRANTS — who may do what (DESIGN §8). PUBLIC may do nothing; the groups may only execute the
 -- functions in the schema of their name, and ql_reader may select from the views.
 -- ql_authority, as whom those functions run, may change the columns below the line "moves" in
--- table.sql; history and inputs it may only add to; only what is due, open or failed may it delete.
+-- table.sql; history and inputs it may only add to; nothing but agenda and run_fault may it delete.
 -- ql_retention, as whom purge_runs runs, may delete runs with all that is theirs, and add nothing.
 -- Run again after every change of functions: it leaves everything as it says here.
 
@@ -8035,7 +7126,6 @@ grant select on
   ql.state_transition, ql.run_admission, ql.task_attempt_admission, ql.step_run_mutation,
   ql.live_attempt,
   ql.takeover_node, ql.takeover_alone, ql.takeover, ql.admission_effect,
-  ql.schedule_decision, ql.schedule_blocked, ql.schedule_due,
   ql.frontier_ready, ql.frontier_skip, ql.frontier_effect, ql.frontier_blocked,
   ql.task_admission_effect,
   ql.dispatch_effect,
@@ -8059,9 +7149,8 @@ grant usage on type ql.effect, ql.command to ql_authority;
 -- what moves
 grant select, insert on
   ql.package, ql.package_generation, ql.trigger, ql.trigger_schedule, ql.run, ql.step_run,
-  ql.task_attempt, ql.attempt_lease, ql.worker_session, ql.trigger_run
+  ql.task_attempt, ql.attempt_lease, ql.worker_session
 to ql_authority;
-grant update (open_at_ms) on ql.trigger_run to ql_authority;
 grant update (generation, base_dir, updated_at_ms) on ql.package to ql_authority;
 grant update (state, ended_at_ms) on ql.package_generation to ql_authority;
 grant update (
@@ -8069,8 +7158,7 @@ grant update (
 ) on ql.trigger to ql_authority;
 grant update (
   next_fire_at_ms, last_scheduled_at_ms, state_version, claim_owner, claim_token, claim_version,
-  claim_expires_at_ms, updated_at_ms, due_at_ms, claimed_at_ms, seen_at_ms, last_outcome,
-  last_run_id
+  claim_expires_at_ms, updated_at_ms
 ) on ql.trigger_schedule to ql_authority;
 grant update (
   status, version, attempt_count, cancel_requested_at_ms, cancel_reason, result_code,
@@ -8094,11 +7182,9 @@ grant update (
 ) on ql.worker_session to ql_authority;
 
 -- what is due, and what failed: gone when it is done
-grant select, insert, delete on ql.agenda, ql.run_fault, ql.trigger_fault to ql_authority;
+grant select, insert, delete on ql.agenda, ql.run_fault to ql_authority;
 grant update (due_at_ms) on ql.agenda to ql_authority;
 grant update (error, fault_count, first_at_ms, last_at_ms, next_try_at_ms) on ql.run_fault
-to ql_authority;
-grant update (error, fault_count, first_at_ms, last_at_ms, next_try_at_ms) on ql.trigger_fault
 to ql_authority;
 
 -- what is written once
@@ -8116,6 +7202,6 @@ grant select on ql.retention_due to ql_retention;
 grant select, delete on
   ql.run, ql.run_input, ql.step_run, ql.step_output, ql.task_attempt, ql.attempt_lease,
   ql.cancel_intent, ql.attempt_offer, ql.attempt_report, ql.attestation, ql.refused_report,
-  ql.run_event, ql.agenda, ql.run_fault, ql.trigger_run
+  ql.run_event, ql.agenda, ql.run_fault
 to ql_retention;
 grant update (updated_at_ms) on ql.run to ql_retention;

@@ -1,7 +1,7 @@
 -- 0001_core, sqlite: written by scripts/freeze.py, never by hand.
 -- LOCKS    only what it makes itself
 
--- from sql/sqlite/table.sql sha256 5c0e30a748b3dd914e82c8893049e05d7804c81b5bbddfdee46ee1522125f46f
+-- from sql/sqlite/table.sql sha256 5e0b280280d2b774904265a6d6ad84c2b114b09ee8b63c23fe48068f3466b89b
 -- TABLES — mirror of sql/postgres/table.sql. Immutable columns come first in each table;
 -- trigger.sql refuses to change a column before the line "moves". Text compares by byte.
 -- Facts: DESIGN §5; shapes: DOMAIN §2.4.
@@ -137,52 +137,12 @@ create table trigger_schedule (
   claim_version integer not null,
   claim_expires_at_ms integer,
   updated_at_ms integer not null,
-  due_at_ms integer,  -- what a claim looks for; null while the trigger is not active
-  claimed_at_ms integer,  -- what the claim observed
-  seen_at_ms integer,  -- since when it has been claimed again and again without a pause
-  last_outcome text,
-  last_run_id text,
   primary key (package_key, trigger_key),
   foreign key (package_key, trigger_key) references trigger (package_key, trigger_key),
-  constraint last_outcome_is_known check (last_outcome in ('admitted', 'misfire', 'overlap')),
-  constraint an_admitted_occurrence_has_a_run
-    check (last_outcome <> 'admitted' or last_run_id is not null),
-  constraint a_claim_says_what_it_observed check (
-    (claim_owner is null) = (claimed_at_ms is null)
-    and (claim_owner is null) = (seen_at_ms is null)
-  ),
   constraint a_claim_is_whole_or_absent check (
     (claim_owner is null) = (claim_token is null)
     and (claim_owner is null) = (claim_expires_at_ms is null)
   )
-) strict, without rowid;
-
-create index trigger_due on trigger_schedule (due_at_ms, package_key, trigger_key)
-where due_at_ms is not null;
-create index trigger_settled on trigger_schedule (updated_at_ms) where due_at_ms is not null;
-
-create table trigger_run (
-  run_id text primary key,
-  package_key text not null,
-  trigger_key text not null,
-  -- moves
-  open_at_ms integer  -- null once a decision has found that the run has ended
-) strict, without rowid;
-
-create index trigger_run_open on trigger_run (package_key, trigger_key, run_id)
-where open_at_ms is not null;
-
-create table trigger_fault (
-  package_key text not null,
-  trigger_key text not null,
-  -- moves
-  error text not null,
-  fault_count integer not null,
-  first_at_ms integer not null,
-  last_at_ms integer not null,
-  next_try_at_ms integer not null,
-  primary key (package_key, trigger_key),
-  constraint trigger_fault_error_fits check (length(cast(error as blob)) <= 2048)
 ) strict, without rowid;
 
 create table run (
@@ -502,7 +462,7 @@ create table run_fault (
   constraint fault_error_fits check (length(cast(error as blob)) <= 2048)
 ) strict, without rowid;
 
--- from sql/sqlite/trigger.sql sha256 ffbc90a8a60682f790c8f87baeda86f4eebf4988cbc74309c22dac076c226712
+-- from sql/sqlite/trigger.sql sha256 655214694b222f1dfdcf550fde48ccc63352891bcf0706f41a74fc2e09f70db9
 -- TRIGGERS — what may not change, in place of PostgreSQL's column rights. An insert of an existing
 -- key is refused too, since `insert or replace` would walk past a delete trigger; connections turn
 -- recursive_triggers on. Such a trigger fires on `set x = x` as well.
@@ -526,16 +486,6 @@ end;
 create trigger trigger_schedule_keeps before update of package_key, trigger_key on trigger_schedule
 begin
   select raise(abort, 'QL500 a schedule keeps its key');
-end;
-
-create trigger trigger_run_keeps before update of run_id, package_key, trigger_key on trigger_run
-begin
-  select raise(abort, 'QL500 a run stays that of its trigger');
-end;
-
-create trigger trigger_fault_keeps before update of package_key, trigger_key on trigger_fault
-begin
-  select raise(abort, 'QL500 a fault keeps its trigger');
 end;
 
 create trigger run_keeps
@@ -831,12 +781,6 @@ create trigger step_run_goes_with_its_run before delete on step_run
 when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 a step goes only with its run');
-end;
-
-create trigger trigger_run_goes_with_its_run before delete on trigger_run
-when exists (select 1 from run as r where r.run_id = old.run_id)
-begin
-  select raise(abort, 'QL500 a run stays that of its trigger');
 end;
 
 create trigger task_attempt_goes_with_its_run before delete on task_attempt
@@ -1239,125 +1183,6 @@ from (
   where k.retried_run_id <> k.run_id
     and (select r.version from run as r where r.run_id = k.run_id) = 0
 ) as e;
-
--- from sql/decision/schedule.sql sha256 be2d823505c8f7a5fb6aa75cb7a6d4784b8983d6c26f311cccff62cea853a711
--- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each
--- way in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at
--- most the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was
--- observed.
---
---   initialize   the cursor is set, nothing starts
---   skip         the occurrence is over without a run; `cause` says why
---   admit        exactly one run
-
-create view schedule_decision as
-with arrival (word) as (
-  values ('early'), ('on_time'), ('late')
-)
-select
-  t.package_key,
-  t.trigger_key,
-  a.word as arrival,
-  case
-    when a.word = 'early' then 'initialize'
-    when a.word = 'late' and t.misfire = 'skip' then 'skip'
-    when t.overlap = 'skip'
-      and exists (
-        select 1
-        from trigger_run as m
-        where m.package_key = t.package_key
-          and m.trigger_key = t.trigger_key
-          and m.open_at_ms is not null
-          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
-      )
-      then 'skip'
-    else 'admit'
-  end as disposition,
-  case
-    when a.word = 'early' then null
-    when a.word = 'late' and t.misfire = 'skip' then 'misfire'
-    when t.overlap = 'skip'
-      and exists (
-        select 1
-        from trigger_run as m
-        where m.package_key = t.package_key
-          and m.trigger_key = t.trigger_key
-          and m.open_at_ms is not null
-          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
-      )
-      then 'overlap'
-  end as cause
-from trigger as t
-cross join arrival as a
-where t.state = 'active'
-  and exists (
-    select 1
-    from package_generation as g
-    where g.package_key = t.package_key
-      and g.generation = t.generation
-      and g.state = 'active'
-  );
-
--- What stands between a trigger and its next run, if anything does but the time.
-create view schedule_blocked as
-select
-  t.package_key,
-  t.trigger_key,
-  'resume' as waits_for,
-  t.state as waits_on,
-  t.updated_at_ms as since_ms,
-  cast(null as bigint) as due_at_ms,
-  'an operator resumes it' as resolved_by
-from trigger as t
-where t.state = 'paused'
-union all
-select
-  f.package_key,
-  f.trigger_key,
-  'fault' as waits_for,
-  f.error as waits_on,
-  f.first_at_ms as since_ms,
-  f.next_try_at_ms as due_at_ms,
-  'the next try at due_at_ms, a new generation, or an operator resumes it' as resolved_by
-from trigger_fault as f
-union all
-select
-  m.package_key,
-  m.trigger_key,
-  'overlap' as waits_for,
-  m.run_id as waits_on,
-  m.open_at_ms as since_ms,
-  cast(null as bigint) as due_at_ms,
-  'the end of that run' as resolved_by
-from trigger_run as m
-where m.open_at_ms is not null
-  and (select r.status from run as r where r.run_id = m.run_id) = 'running'
-  and (
-    select t.overlap
-    from trigger as t
-    where t.package_key = m.package_key and t.trigger_key = m.trigger_key and t.state = 'active'
-  ) = 'skip';
-
--- When a trigger is looked at again: what trigger_schedule.due_at_ms is to say.
-create view schedule_due as
-select
-  t.package_key,
-  t.trigger_key,
-  case
-    when t.state <> 'active' then null
-    when s.claim_token is not null then s.claim_expires_at_ms
-    else coalesce(
-      (
-        select f.next_try_at_ms
-        from trigger_fault as f
-        where f.package_key = t.package_key and f.trigger_key = t.trigger_key
-      ),
-      s.next_fire_at_ms,
-      0
-    )
-  end as due_at_ms
-from trigger as t
-join trigger_schedule as s on s.package_key = t.package_key and s.trigger_key = t.trigger_key;
 
 -- from sql/decision/frontier.sql sha256 dd4c95a15b531123420b959b1ea9a1b4e870203a1f874a9b475c12ab3b641601
 -- FRONTIER — which pending steps open, which can never run, and when a run ends (DOMAIN §3.3).
@@ -2369,7 +2194,7 @@ where (select r.status from run as r where r.run_id = e.run_id) = 'running'
     or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
   );
 
--- from sql/decision/violation.sql sha256 dddcf09bcfeb0b0d29dd00a404915f06f10fd24ba3810fd54238c9437e93c583
+-- from sql/decision/violation.sql sha256 da025af4adbbe276536de34b39664673e58d513aeb8914f22682ba793651c610
 -- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
 
 -- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
@@ -2738,38 +2563,10 @@ from (
   select g.run_id, g.stage as entity_id from agenda as g
   union all
   select u.run_id, u.stage as entity_id from run_fault as u
-  union all
-  select y.run_id, y.trigger_key as entity_id from trigger_run as y
 ) as o
-where not exists (select 1 from run as r where r.run_id = o.run_id)
-union all
-select
-  cast(null as text) as run_id,
-  'a_trigger_is_due_when_its_cursor_says' as rule,
-  t.package_key || '/' || t.trigger_key as entity_id
-from trigger as t
-left join trigger_schedule as s
-  on s.package_key = t.package_key and s.trigger_key = t.trigger_key
-left join schedule_due as d on d.package_key = t.package_key and d.trigger_key = t.trigger_key
-where s.state_version is null or s.due_at_ms is distinct from d.due_at_ms
-union all
-select
-  r.run_id,
-  'an_open_run_is_known_to_its_trigger' as rule,
-  r.trigger_key as entity_id
-from run as r
-where r.trigger_key is not null
-  and r.finished_at_ms is null
-  and not exists (
-    select 1
-    from trigger_run as m
-    where m.run_id = r.run_id
-      and m.package_key = r.package_key
-      and m.trigger_key = r.trigger_key
-      and m.open_at_ms is not null
-  );
+where not exists (select 1 from run as r where r.run_id = o.run_id);
 
--- from sql/decision/reading.sql sha256 73cff772a8ba30c1a0f86d942f279917bf5f6c18f08ba2e765def97033b3c72c
+-- from sql/decision/reading.sql sha256 5e0d8b5b06f71de7457e163aedfd720de34a6286f30586cf58d08a16dbfc5ae0
 -- READING — what people and tools look at: the state of things, without the columns that only
 -- machines need (no token digests, no identities). Filter by the leading columns.
 
@@ -2817,19 +2614,12 @@ select
   t.target_key,
   t.misfire,
   t.overlap,
-  s.next_fire_at_ms,
-  s.due_at_ms,
-  s.updated_at_ms as since_ms,
-  s.last_scheduled_at_ms,
-  s.last_outcome,
-  s.last_run_id,
-  (select r.status from run as r where r.run_id = s.last_run_id) as last_run_status,
-  f.error as fault_error,
-  f.fault_count,
-  f.next_try_at_ms as fault_next_try_at_ms
-from trigger as t
-join trigger_schedule as s on s.package_key = t.package_key and s.trigger_key = t.trigger_key
-left join trigger_fault as f on f.package_key = t.package_key and f.trigger_key = t.trigger_key;
+  (
+    select s.next_fire_at_ms
+    from trigger_schedule as s
+    where s.package_key = t.package_key and s.trigger_key = t.trigger_key
+  ) as next_fire_at_ms
+from trigger as t;
 
 create view run_state as
 select
@@ -2842,8 +2632,6 @@ select
   r.run_key,
   r.input_digest,
   r.retry_of_run_id,
-  r.trigger_key,
-  r.scheduled_at_ms,
   r.step_count,
   r.status,
   r.version,
@@ -2869,8 +2657,6 @@ select
   r.run_key,
   r.input_digest,
   r.retry_of_run_id,
-  r.trigger_key,
-  r.scheduled_at_ms,
   r.step_count,
   r.status,
   r.version,
