@@ -5,8 +5,9 @@ says nothing of the rest; what was committed before is found by the next cycle. 
 stage of the local cycle, belongs to the worker.
 """
 
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from qinglong_sql.limits import CRON_GRACE_MS, EDGE_PAGES, PAGE_SIZE, PAGES, STANDALONE_PAGES
@@ -53,10 +54,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """What a cycle did, a tally a stage in the order in which they ran, and the next turn."""
+    """What a cycle did, a tally a stage in the order in which they ran, and the next turn.
+
+    `seconds` is how long each took, one that raised as well.
+    """
 
     tallies: dict[str, Tally]
     next: Turn
+    seconds: dict[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def applied(self) -> bool:
@@ -154,18 +159,23 @@ def _stage(name: str, bounds: tuple[int, int]) -> Work:
 
 def _in_order(store: Store, turn: Turn, work: Iterable[Work], *, sweeps: bool = True) -> Cycle:
     tallies: dict[str, Tally] = {}
+    seconds: dict[str, float] = {}
     turn = replace(turn, number=turn.number + 1)
     for name, run in work:
+        began_s = time.monotonic()
         try:
             tallies[name] = run(store)
             if name == "retry" and sweeps:
-                name = SWEEP
+                seconds[name] = time.monotonic() - began_s
+                name, began_s = SWEEP, time.monotonic()
                 size = WHOLE_SLICE if turn.whole else PAGE_SIZE
                 tallies[name], swept = sweep(store, turn.swept, size)
                 turn = replace(turn, swept=swept, whole=turn.whole and swept != "")
         except Exception as error:
-            raise StageFailed(name, Cycle(tallies, turn)) from error
-    return Cycle(tallies, turn)
+            seconds[name] = time.monotonic() - began_s
+            raise StageFailed(name, Cycle(tallies, turn, seconds)) from error
+        seconds[name] = time.monotonic() - began_s
+    return Cycle(tallies, turn, seconds)
 
 
 def sweep(store: Store, after: str, size: int = PAGE_SIZE) -> tuple[Tally, str]:

@@ -93,6 +93,9 @@ class Store(Protocol):
         view or column, in the order as well.
         """
 
+    def clock(self) -> int:
+        """The database's time, which is its machine's: milliseconds since 1970."""
+
     def ends_cycle(self, error: Exception) -> bool:
         """Whether an error is the machine's or the database's trouble, and no one candidate's."""
 

@@ -28,6 +28,7 @@ READ_ONLY = "25006"
 PLAN_CHANGED = "0A000"  # a migration changed a result under a prepared statement
 PREPARE_AFTER = 5
 
+_CLOCK = sql.SQL("select floor(extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms")
 _SIGNATURES = """
   select n.nspname as schema, p.proname as name, p.proargnames[1:p.pronargs] as params
   from pg_catalog.pg_proc as p
@@ -130,6 +131,11 @@ class PostgresStore:
         text = sql.SQL(where.replace("{}", "%s"))  # names were checked against the view's own
         with self._typed():
             return self._rows(query + text, values)
+
+    def clock(self) -> int:
+        """The server's time, in milliseconds since 1970."""
+        with self._typed():
+            return int(self._rows(_CLOCK, [])[0]["now_ms"])
 
     def ends_cycle(self, error: Exception) -> bool:
         """Whether an error is the server's or the connection's, and no candidate's."""
