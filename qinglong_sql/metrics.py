@@ -99,11 +99,6 @@ class Metrics:
             buckets=LATENESS_S,
             registry=registry,
         )
-        self._sampled = Gauge(
-            f"{PREFIX}_sample_success",
-            "1 when the database could be asked what is due.",
-            registry=registry,
-        )
         registry.register(_Collected(self._ages))
         registry.register(_Collected(self._backlog_families))
         registry.register(_Collected(self._pool_families))
@@ -131,7 +126,7 @@ class Metrics:
             self._succeeded_s[lifecycle] = self._clock()
 
     def fault(self, lifecycle: str) -> None:
-        """Count a cycle that raised before, between or after its stages."""
+        """Count a cycle that raised outside its stages."""
         self._cycles.labels(lifecycle, "failed").inc()
 
     def ready(self, reason: str | None) -> None:
@@ -147,7 +142,7 @@ class Metrics:
         """Ask the database what is due and what is in fault; answers what kept it from that.
 
         It reads views of ql_reader, by the database's clock, and costs what is due, at most
-        MOST_DUE rows a stage. What cannot be known is absent, never an old value.
+        MOST_DUE rows a stage. It is told in the next text.
         """
         found, failure = None, None
         try:
@@ -156,12 +151,17 @@ class Metrics:
             failure = error
         with self._lock:
             self._backlog = found
-        self._sampled.set(failure is None)
         return failure
 
     def text(self) -> bytes:
-        """All of it in Prometheus' text format, version 0.0.4."""
-        return generate_latest(self.registry)
+        """All of it in Prometheus' text format, version 0.0.4.
+
+        What was sampled is told once: what is not known any more is absent, never an old value.
+        """
+        found = generate_latest(self.registry)
+        with self._lock:
+            self._backlog = None
+        return found
 
     def _begin(self) -> None:
         """Begin every series at 0, since a rate does not see what begins at 1."""
@@ -198,6 +198,11 @@ class Metrics:
     def _backlog_families(self) -> Iterator[Metric]:
         with self._lock:
             found = self._backlog
+        yield GaugeMetricFamily(
+            f"{PREFIX}_sample_success",
+            "1 when the database could be asked what is due.",
+            value=found is not None,
+        )
         if found is None:
             return
         for name, words, values in (
