@@ -57,9 +57,7 @@ _CALLS = {
 }
 
 
-def open_postgres_store(
-    dsn: str, *, prepare_threshold: int | None = PREPARE_AFTER
-) -> "PostgresStore":
+def open_postgres_store(dsn: str, *, prepare_threshold: int | None = None) -> "PostgresStore":
     """A store whose database was seen to have every step. Raises NotReady (QL503)."""
     store = PostgresStore(dsn, prepare_threshold=prepare_threshold)
     try:
@@ -73,14 +71,15 @@ def open_postgres_store(
 class PostgresStore:
     """See qinglong_sql.store.Store. May be shared by threads: calls take turns.
 
-    prepare_threshold: None behind a pgbouncer that knows no prepared statements. A lost connection
+    prepare_threshold: psycopg's. None, or a pgbouncer before 1.21 breaks what is prepared; steps
+    would gain nothing by it, for a function keeps its own plans. A lost connection
     ends the call with psycopg.OperationalError; the next call makes a new one. `contended` counts
     what was given up because someone else held it, in pages.
     """
 
     engine: Literal["sqlite", "postgres"] = "postgres"
 
-    def __init__(self, dsn: str, *, prepare_threshold: int | None = PREPARE_AFTER) -> None:
+    def __init__(self, dsn: str, *, prepare_threshold: int | None = None) -> None:
         self.dsn = dsn
         self.contended = 0
         self._prepare_threshold = prepare_threshold
@@ -142,8 +141,7 @@ class PostgresStore:
         if not isinstance(error, psycopg.Error):
             return isinstance(error, NotReady) or not isinstance(error, QinglongError)
         code = error.sqlstate or ""
-        lost = self._connection is None or self._connection.closed
-        return lost or code[:2] in NOT_A_RUNS or code == READ_ONLY
+        return self._lost() or code[:2] in NOT_A_RUNS or code == READ_ONLY
 
     def close(self) -> None:
         """Let the connection go; a closed store raises RuntimeError."""
@@ -196,21 +194,30 @@ class PostgresStore:
 
     def _columns(self, view: str) -> list[str]:
         if view not in self._known:
-            with self._turn, self._typed(), self._open().cursor() as cursor:
+            with self._typed(), self._connected() as connection, connection.cursor() as cursor:
                 cursor.execute(sql.SQL("select * from ql.{} limit 0").format(sql.Identifier(view)))
                 self._known[view] = [column.name for column in cursor.description or ()]
         return self._known[view]
 
     def _rows(self, query: sql.SQL | sql.Composed, values: list[object]) -> list[Row]:
-        with self._turn:
-            connection = self._open()
+        with self._connected() as connection:
             try:
                 with connection.cursor() as cursor:
                     return cursor.execute(query, values).fetchall()
             except psycopg.errors.FeatureNotSupported as error:
                 if error.sqlstate == PLAN_CHANGED:
-                    self._hang_up()
+                    connection.close()
                 raise
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[psycopg.Connection[Row]]:
+        """The connection for one statement, which is a transaction."""
+        with self._turn:
+            yield self._open()
+
+    def _lost(self) -> bool:
+        """Whether the statement of this thread that raised just now has cost its connection."""
+        return self._connection is None or self._connection.closed
 
     def _hang_up(self) -> None:
         if self._connection is not None:
