@@ -26,6 +26,7 @@ BEGIN, END = "<!-- generated: {} -->", "<!-- end of {} -->"
 GROUPS = {
     "Write a package file": ("init", "check", "schema", "import-crontab", "cron"),
     "Run it": ("run", "edge", "publish", "start", "cancel", "retry", "declare-stopped"),
+    "Serve a cluster": ("control",),
     "Let the clock start it": ("schedules", "trigger"),
     "Look": ("status", "runs", "show", "watch", "events", "explain", "logs", "graph"),
     "Keep the database": ("migrate", "doctor", "purge", "backup", "restore"),

@@ -21,6 +21,7 @@ COMMANDS = {
     "cron": "cron",
     "run": "run",
     "edge": "edge",
+    "control": "control",
     "publish": "package",
     "start": "runs",
     "cancel": "cancel",

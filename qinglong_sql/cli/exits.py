@@ -21,7 +21,8 @@ from qinglong_sql.whole_file import NoFile
 
 P = ParamSpec("P")
 OPTIONAL = {"psycopg": "postgres", "psycopg_pool": "postgres", "alembic": "migrate",
-            "sqlalchemy": "migrate"}  # fmt: skip
+            "sqlalchemy": "migrate", "cheroot": "control",
+            "prometheus_client": "control"}  # fmt: skip
 NOT_ALLOWED = "42501"
 GROUPS = ("ql_admission", "ql_scheduler", "ql_worker", "ql_operator")
 BOLD = ("place", "caret")
