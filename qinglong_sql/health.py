@@ -27,6 +27,7 @@ QUEUED: Final = 32  # connections that wait for a thread; further ones are told 
 HEADER_BYTES: Final = 8_192
 BODY_BYTES: Final = 1_024  # nobody has a reason to send one
 SILENCE_S: Final = 5  # for which a client may say nothing
+TURN_S: Final = 0.2  # the longest that a stop waits before it closes the door
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -80,6 +81,7 @@ class Health:
             accepted_queue_size=QUEUED,
             accepted_queue_timeout=0,
         )
+        server.expiration_interval = TURN_S
         server.max_request_header_size = HEADER_BYTES
         server.max_request_body_size = BODY_BYTES
         server.keep_alive_conn_limit = 0  # what follows a body that nobody read is no request
