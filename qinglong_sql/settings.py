@@ -206,10 +206,9 @@ def shown(settings: ControlSettings, origins: Mapping[str, str]) -> str:
 
 def without_password(dsn: str) -> str:
     """A DSN with *** for what is secret in it, wherever it is said."""
-    head, sign, tail = dsn.partition("?")
-    if "@" in tail and re.search(r"//[^/]*:[^/@]*$", head):  # a ? of an unquoted password
-        head, sign, tail = dsn, "", ""
-    head = re.sub(r"(//[^:/?#@]*):.*@", rf"\1:{SHOWN}@", head)
+    # up to the last @, since a password may hold one that nobody wrote as %40
+    found = re.sub(r"(//[^:/?#@]*):.*@", rf"\1:{SHOWN}@", dsn, flags=re.DOTALL)
+    head, sign, tail = found.partition("?")
     parts = [part.partition("=") for part in tail.split("&")]
     tail = "&".join(
         f"{name}={SHOWN}" if unquote(name).strip().lower() in SECRET else f"{name}{equals}{value}"
