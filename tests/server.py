@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class Server:
     child: subprocess.Popen[bytes] = field(repr=False)
     alive: int = field(repr=False)  # descriptor of the lock that tells a sweep to keep off
     owner: int  # our process: a fork of ours must never stop the server
+    entry: int = 0  # the port of a pgbouncer in front of it (tests/pgbouncer.py)
 
 
 def start(
@@ -106,9 +107,12 @@ def running(binaries: Binaries) -> Iterator[Server]:
 
 
 def dsn(server: Server, database: str = "postgres", user: str = "postgres") -> str:
-    """URL of a database. Only the superuser has a password; other logins are trusted."""
+    """URL of a database, by way of its pgbouncer if there is one.
+
+    Only the superuser has a password; other logins are trusted.
+    """
     who = f"{user}:{server.password}" if user == "postgres" else user
-    return f"postgresql://{who}@127.0.0.1:{server.port}/{database}"
+    return f"postgresql://{who}@127.0.0.1:{server.entry or server.port}/{database}"
 
 
 def tool(
@@ -198,24 +202,42 @@ def _initialise(
 def _spawn(
     binaries: Binaries, scratch: Path, user: pwd.struct_passwd | None, settings: dict[str, str]
 ) -> subprocess.Popen[bytes]:
+    words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+    return child(
+        [binaries.folder / "postgres", "-D", scratch / "data", *words],
+        scratch / "log",
+        user,
+        end=signal.SIGQUIT,
+        env=environment(binaries.folder),
+        cwd=scratch,
+    )
+
+
+def child(
+    words: Sequence[str | Path],
+    log: Path,
+    user: pwd.struct_passwd | None,
+    *,
+    end: signal.Signals,
+    **how: Any,
+) -> subprocess.Popen[bytes]:
+    """Start a program as that user; the signal `end` reaches it when we die."""
     parent = os.getpid()
 
     def die_with_parent() -> None:  # runs after the change of user, which would clear it
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
+        LIBC.prctl(PR_SET_PDEATHSIG, end)
         if os.getppid() != parent:
             os._exit(1)
 
-    words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-    with (scratch / "log").open("ab") as sink:
+    with log.open("ab") as sink:
         return subprocess.Popen(
-            [binaries.folder / "postgres", "-D", scratch / "data", *words],
-            env=environment(binaries.folder),
-            cwd=scratch,
+            words,
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=die_with_parent,
+            **how,
             **_as_user(user),
         )
 

@@ -24,6 +24,8 @@ from tests.test_replay import LIFE
 def test_a_loss_is_repeated_and_changes_nothing(
     loss: Loss, prepare_threshold: int | None, paged: bool, postgres_server: Server
 ) -> None:
+    if postgres_server.entry:  # a pgbouncer of 1.18 breaks what is prepared
+        prepare_threshold = None
     told = list(losing.compared(postgres_server, loss, prepare_threshold, paged=paged))
     assert len(told) == len(LIFE) + len(LATE)
     assert [line for line in told if line] == []

@@ -81,8 +81,7 @@ def login(postgres_dsn: str) -> Iterator[str]:
         connection.execute("create role four login password 'four'")
         connection.execute("grant ql_reader, ql_admission, ql_scheduler, ql_worker to four")
         try:
-            place = connection.info
-            yield f"postgresql://four:four@{place.host}:{place.port}/{place.dbname}"
+            yield f"postgresql://four:four@{postgres_dsn.rpartition('@')[2]}"
         finally:
             connection.execute("drop owned by four")
             connection.execute("drop role four")

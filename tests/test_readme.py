@@ -191,7 +191,7 @@ class Reader:
             path.insert(1, str(self.server.binaries.folder))
             self.env |= {
                 "PGHOST": "127.0.0.1",
-                "PGPORT": str(self.server.port),
+                "PGPORT": str(self.server.entry or self.server.port),
                 "PGUSER": "postgres",
                 "PGPASSWORD": self.server.password,
             }
@@ -362,7 +362,7 @@ def test_every_command_of_a_page_does_what_the_page_says(
         dsn = request.getfixturevalue("empty_dsn")
         reader.server = request.getfixturevalue("postgres_server")
         database = dsn.rpartition("/")[2]
-        place = f"127.0.0.1:{reader.server.port}/{database}"
+        place = dsn.rpartition("@")[2]
         reader.words = {"@host/DATABASE": f"@{place}", "DATABASE": database, "LOGIN": login}
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(f"create role {login} login")  # type: ignore[arg-type]
