@@ -178,6 +178,8 @@ def leave_at_once() -> None:
 
 def words_of(error: BaseException) -> str:
     """An error in words for a line of the log."""
+    if isinstance(error, OSError) and error.strerror is None and error.args:
+        return str(error)  # one that was said in words already
     found = told_as(error)
     if found is None:
         return f"{type(error).__name__}: {error}"
