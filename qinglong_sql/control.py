@@ -19,7 +19,6 @@ from qinglong_sql.fence import Fence
 from qinglong_sql.scheduler import CLUSTER, cancellation_cycle, scheduler_cycle
 from qinglong_sql.settings import ControlSettings
 
-GROUPS: Final = ("ql_scheduler", "ql_reader")  # what its login is a member of, and nothing else
 SCHEDULER: Final = "scheduler"
 CANCELLATION: Final = "cancellation"
 

@@ -6,11 +6,11 @@ from typing import Any, Final
 from psycopg.conninfo import conninfo_to_dict
 
 from qinglong_sql.clock_watch import ClockWatch
-from qinglong_sql.control import GROUPS, Parts
+from qinglong_sql.control import Parts
 from qinglong_sql.control_log import Log
-from qinglong_sql.errors import NotReady
 from qinglong_sql.health import Health
 from qinglong_sql.metrics import Metrics
+from qinglong_sql.readiness import CONTROL_GROUPS, assert_ready
 from qinglong_sql.settings import ControlSettings
 from qinglong_sql.store.pooled import Pool, PooledStore, open_pool
 from qinglong_sql.store.postgres import PREPARE_AFTER
@@ -46,13 +46,14 @@ def real_parts(settings: ControlSettings, log: Log) -> Parts:
 
 
 def readiness(pool: Pool) -> str:
-    """See that the database is as shipped and that this login may do its work. Raises NotReady."""
+    """See that time zones and database are as shipped, and this login's rights as they should be.
+
+    Raises NotReady (QL503) with all that is wrong.
+    """
     assert_pinned()
-    store = PooledStore(pool)
-    store.check()
-    if lacking := store.lacks(GROUPS):
-        raise NotReady(f"this login lacks {', '.join(lacking)}: `grant {', '.join(GROUPS)} to it`")
-    return "as shipped"
+    with pool.connection() as connection:
+        found = assert_ready(connection, CONTROL_GROUPS)
+    return f"PostgreSQL {found.server}; {found}"
 
 
 def place_of(dsn: str) -> str:
