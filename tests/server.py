@@ -4,6 +4,8 @@
 
 postgres refuses root, so root starts it as `postgres` or `nobody`. It is a direct child that dies
 with us (PDEATHSIG); what a killed session left in the temporary folder is swept by the next one.
+Its files lie in memory where there is room, since a database is some 330 files, made and removed for
+a test: ext4 looks at every inode that was freed in the last minute before it takes another.
 """
 
 import atexit
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.binaries import Binaries, NoServer, default, environment, find, run_tool
+from tests.scram import verifier
 from tests.scratch import discard, scratch_folder, traversable
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,10 +55,11 @@ def start(
 ) -> Server:
     """Start a fresh cluster on a free loopback port and wait until it answers.
 
-    durable: keep fsync on (for tests of what survives). options: further `-c name=value` settings.
+    durable: keep fsync on, and the files on a disk (for tests of what survives). options: further
+    `-c name=value` settings.
     Raises NoServer with the server's own words when it does not come up.
     """
-    scratch, alive = scratch_folder()
+    scratch, alive = scratch_folder(durable=durable)
     user = _server_user()
     try:
         binaries = _reachable(binaries, scratch, user)
@@ -67,6 +71,7 @@ def start(
             "fsync": "on" if durable else "off",
             "full_page_writes": "on" if durable else "off",
             "shared_buffers": "64MB",
+            **({} if durable else {"max_wal_size": "128MB"}),  # it may be memory
             "timezone": "UTC",
         } | dict(options or {})
         for _ in range(3):  # another program may take the free port first
@@ -174,7 +179,7 @@ def _initialise(
     data.mkdir(mode=0o700)
     (scratch / "socket").mkdir(mode=0o755)
     secret.touch(mode=0o600)
-    secret.write_text(password)
+    secret.write_text(verifier(password))
     if user:
         for path in (data, scratch / "socket", secret):
             os.chown(path, user.pw_uid, user.pw_gid)
