@@ -9,7 +9,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,23 @@ import psycopg
 
 HOME = Path(__file__).resolve().parent.parent
 WITHIN_S = 60.0
-LOGIN = "ql_test_control"
+LOGIN = "control_login"
+GROUPS = "ql_scheduler, ql_reader"
 Line = dict[str, Any]
 
 
-def login_of(dsn: str, name: str = LOGIN, groups: str = "ql_scheduler, ql_reader") -> str:
-    """The same database for a login that is a member of these groups; made when it is not there.
-
-    A role belongs to the server, so it stays for the next test.
-    """
+@contextmanager
+def login_of(dsn: str, name: str = LOGIN, groups: str = GROUPS) -> Iterator[str]:
+    """The same database for a login that is a member of these groups; it is gone afterwards."""
     with psycopg.connect(dsn, autocommit=True) as dba:
-        if not dba.execute("select from pg_roles where rolname = %s", [name]).fetchall():
-            dba.execute(f"create role {name} login")  # type: ignore[arg-type]
-            dba.execute(f"grant {groups} to {name}")  # type: ignore[arg-type]
-    return re.sub(r"//[^@]*@", f"//{name}@", dsn)
+        dba.execute(f"create role {name} login")  # type: ignore[arg-type]
+        dba.execute(f"grant {groups} to {name}")  # type: ignore[arg-type]
+    try:
+        yield re.sub(r"//[^@]*@", f"//{name}@", dsn)
+    finally:
+        with suppress(psycopg.OperationalError), psycopg.connect(dsn, autocommit=True) as dba:
+            dba.execute("set default_transaction_read_only = off")
+            dba.execute(f"drop role {name}")  # type: ignore[arg-type]
 
 
 class Process:

@@ -35,8 +35,9 @@ from qinglong_sql.store import Contended, open_store
 from qinglong_sql.store.pooled import PooledStore, open_pool
 from tests import acting, server
 from tests.binaries import default
-from tests.controls import LOGIN, Process, login_of
+from tests.controls import GROUPS, LOGIN, Process, login_of
 from tests.server import Server
+from tests.shell import Shell
 from tests.test_cadence import in_thread, wait_until
 
 BOOT = ["listener", "pool", "readiness", "recovery", "door", "scheduler", "cancellation"]
@@ -631,11 +632,11 @@ def publish_ticking(store: Any) -> None:
 
 
 def test_a_process_admits_fires_is_watched_executes_nothing_and_stops(
-    stack: ExitStack, postgres_dsn: str, tmp_path: Path
+    postgres_dsn: str, stack: ExitStack, tmp_path: Path
 ) -> None:
     store = stack.enter_context(closing(open_store(postgres_dsn)))
     publish_ticking(store)
-    one = begun(stack, login_of(postgres_dsn), tmp_path).ready()
+    one = begun(stack, stack.enter_context(login_of(postgres_dsn)), tmp_path).ready()
     assert one.parts("boot") == [name for name in BOOT if name != "door"]
     assert one.get("/livez")[0] == one.get("/readyz")[0] == 200
     run_id = acting.start(store)
@@ -667,29 +668,83 @@ def test_a_process_admits_fires_is_watched_executes_nothing_and_stops(
     assert not one.lines("trouble") and acting.unbroken(store)
 
 
-def test_each_failure_of_the_boot_has_its_words_and_exit_code(
-    stack: ExitStack, postgres_server: Server, postgres_dsn: str, empty_dsn: str, tmp_path: Path
+FAILURES = {
+    "a changed body": (
+        "create or replace function ql.now_ms() returns bigint language plpgsql volatile"
+        " set search_path = pg_catalog, pg_temp as 'begin return 7; end'",
+        "function ql.now_ms(): body is changed",
+    ),
+    "a grant too many": (
+        "grant select on ql.run to ql_reader",
+        "table ql.run: ql_reader has SELECT too many",
+    ),
+    "a grant too few": (
+        "revoke select on ql.run_state from ql_reader",
+        "view ql.run_state: ql_reader lacks SELECT",
+    ),
+    "an object that is missing": ("drop view ql.violation", "view ql.violation is missing"),
+    "sessions that may only read": (
+        "alter database {} set default_transaction_read_only = on",
+        "sessions are read-only here",
+    ),
+}
+
+
+def refused(folder: Path, dsn: str, *words: str) -> str:
+    """The last line of a boot that fails, all of which is told in the log; its exit code is 6."""
+    done = Shell(folder, dsn)("control", "--listen", "127.0.0.1:0", *words)
+    assert (done.returncode, done.stdout) == (6, ""), done.stderr
+    last = done.stderr.splitlines()[-1].partition("error: not ready: ")[2]
+    step = last.partition(":")[0]
+    begun = BOOT[: BOOT.index(step)]
+    said = [part for part in ("pool", "listener") if part in begun]
+    assert re.findall(r"stopping: (\w+) ended", done.stderr) == said, done.stderr
+    return last
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_database_that_is_not_as_shipped_is_refused_with_what_is_wrong(
+    postgres_dsn: str, stack: ExitStack, tmp_path: Path, name: str
 ) -> None:
-    lacking = login_of(postgres_dsn, "ql_test_lacking", "ql_reader")
-    wrong = re.sub(r"//postgres:[^@]*@", "//postgres:s3cr3t-word@", postgres_dsn)
-    unreachable = re.sub(r":\d+/", ":1/", login_of(postgres_dsn))
+    change, words = FAILURES[name]
+    login = stack.enter_context(login_of(postgres_dsn))
+    with psycopg.connect(postgres_dsn, autocommit=True) as dba:
+        dba.execute(change.format(postgres_dsn.rpartition("/")[2]))  # type: ignore[arg-type]
+    assert refused(tmp_path, login).startswith(f"readiness: QL503 {words}")
+
+
+def test_a_login_or_an_address_that_is_not_right_is_refused(
+    postgres_server: Server, postgres_dsn: str, empty_dsn: str, stack: ExitStack, tmp_path: Path
+) -> None:
+    login = stack.enter_context(login_of(postgres_dsn))
+    narrow = stack.enter_context(login_of(postgres_dsn, "narrow_login", "ql_reader"))
+    wide = stack.enter_context(login_of(postgres_dsn, "wide_login", f"{GROUPS}, ql_worker"))
+    assert "ql_scheduler" in refused(tmp_path, narrow)
+    assert "wide_login is a member of ql_worker" in refused(tmp_path, wide)
+    assert "qinglong-sql migrate" in refused(tmp_path, empty_dsn)
     taken = f"127.0.0.1:{postgres_server.port}"
-    begin: Callable[..., Process] = lambda *said: begun(stack, said[0], tmp_path, *said[1:])  # noqa: E731
+    words = refused(tmp_path, login, "--listen", taken)
+    assert words == f"listener: cannot listen on {taken}: Address already in use"
+
+
+def test_a_server_that_does_not_answer_or_let_it_in_is_told_and_no_password(
+    postgres_dsn: str, stack: ExitStack, tmp_path: Path
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("s3cr3t-file\n")
+    wrong = re.sub(r"//postgres:[^@]*@", "//postgres:s3cr3t-word@", postgres_dsn)
     failures = [
-        (begin(unreachable), "pool", "Connection refused"),
-        (begin(wrong), "pool", "password authentication failed"),
-        (begin(lacking), "readiness", "ql_scheduler"),
-        (begin(empty_dsn), "readiness", "qinglong-sql migrate"),
-        (begin(login_of(postgres_dsn), "--listen", taken), "listener", "Address already in use"),
+        (begun(stack, re.sub(r":\d+/", ":1/", wrong), tmp_path), "Connection refused"),
+        (begun(stack, wrong, tmp_path), "password authentication failed"),
+        (begun(stack, wrong, tmp_path, "--password-file", str(secret)), "password authentication"),
     ]
-    for process, part, words in failures:
+    for process, words in failures:
         assert process.ended() == 6, process.text()
         last = process.lines()[-1]
-        assert (last["level"], last["event"], last["part"]) == ("error", "boot", part), last
-        assert last["message"].startswith(f"not ready: {part}: ") and words in last["message"]
-        assert "s3cr3t-word" not in process.text() and not process.lines("ready")
-        stopped = [name for name in ("pool", "listener") if name in process.parts("boot")[:-1]]
-        assert process.parts("stop") == stopped
+        assert (last["level"], last["event"], last["part"]) == ("error", "boot", "pool"), last
+        assert last["message"].startswith("not ready: pool: PostgreSQL: "), last
+        assert words in last["message"] and "s3cr3t" not in process.text()
+        assert process.parts("stop") == ["listener"] and not process.lines("ready")
 
 
 @pytest.fixture
@@ -701,20 +756,23 @@ def own_server() -> Iterator[Server]:
 
 
 def test_a_server_that_hangs_does_not_keep_it_and_one_that_dies_ends_it(
-    stack: ExitStack, own_server: Server, tmp_path: Path
+    own_server: Server, stack: ExitStack, tmp_path: Path
 ) -> None:
-    dsn = login_of(server.dsn(own_server))
+    dsn = stack.enter_context(login_of(server.dsn(own_server)))
     short = ("--drain-timeout", "500ms", "--stop-timeout", "1s")
-    dies, hangs = [begun(stack, dsn, tmp_path, *short) for _ in range(2)]
-    dies.ready(), hangs.ready()
+    dies, hangs, left = [begun(stack, dsn, tmp_path, *more) for more in (short, short, ())]
+    for one in (dies, hangs, left):
+        one.ready()
     children = Path(f"/proc/{own_server.child.pid}/task/{own_server.child.pid}/children")
     backends = list(map(int, children.read_text().split()))
     for pid in backends:
         os.kill(pid, signal.SIGSTOP)
     time.sleep(1)  # a cycle of each lifecycle waits by now
+    left.child.send_signal(signal.SIGTERM)
     assert hangs.stop(within_s=20) == 1
     assert hangs.lines()[-1]["late"] == ["cancellation", "scheduler"]
     assert {"pool", "listener"} <= set(hangs.parts("stop"))
+    assert left.stop(within_s=5) == 130, "the second one is not waited for"
     killed = time.monotonic()
     own_server.child.kill()
     for pid in backends:
