@@ -87,6 +87,12 @@ def test_a_page_says_what_it_says(
     assert headers | {"date": ""} == alike | {"date": ""}
 
 
+def test_a_head_has_no_body(site: Health) -> None:
+    found = said(site, b"HEAD /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 200 OK\r\n") and found.endswith(b"\r\n\r\n")
+    assert b"Content-Length: 5\r\n" in found
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"])
 def test_only_get_and_head_are_answered(site: Health, method: str) -> None:
     status, headers, body = ask(site, "/readyz", method)
