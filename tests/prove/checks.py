@@ -32,6 +32,9 @@ CHECKS = (
     Check("answers", "a lost answer is repeated and changes nothing", 25),
     Check("races", "two that touch one run: one wins, the other hears so; no deadlock", 130, 1),
     Check("cancels", "no run ends while something of it is alive", 30, 1),
+    Check(
+        "schedules", "each occurrence fires once: clock changes, deaths, wrong clocks, crowds", 100
+    ),
     Check("power", "power fails: what was acknowledged is there again", 90, 2),
     Check("disks", "a full, failing or vanished disk is told, and work goes on", 130),
     Check("inputs", "bad input is refused in words and leaves nothing", 40, 2),
