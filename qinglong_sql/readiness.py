@@ -118,7 +118,8 @@ def _compared(catalog: Catalog) -> tuple[Found, list[str]]:
         raise Unready([f"database {here.database} has no schema of ours"], "`qinglong-sql migrate`")
     wrong, unknown = differences(objects, shipped["objects"], here.major)
     if wrong:
-        _assert_newest(shipped["revisions"].get(digest_of(objects)), shipped)
+        older = {digest: revision for revision, digest in shipped["revisions"].items()}
+        _assert_newest(older.get(digest_of(objects)), shipped)
     found = Found(
         server=_version(here),
         writable=not (here.in_recovery or here.read_only),

@@ -25,7 +25,7 @@ def wrong_of_login(catalog: Catalog, groups: Sequence[str]) -> Iterator[str]:
     login = next(role for role in roles if role.is_login)
     who = f"login {login.name}"
     for role in roles:
-        yield from _mighty(who, role)
+        yield from _mighty(who, role, catalog.standing.database)
     if login.superuser:  # is a member of everything
         return
     if _reserved(login.name):
@@ -43,13 +43,13 @@ def wrong_of_login(catalog: Catalog, groups: Sequence[str]) -> Iterator[str]:
             yield f"{who} lacks the rights of {group}: grant {group} to {quoted(login.name)}"
 
 
-def _mighty(who: str, role: Role) -> Iterator[str]:
+def _mighty(who: str, role: Role, database: str) -> Iterator[str]:
     said = who if role.is_login else f"{who} may become {role.name}, which"
     for word, words, undo in MIGHT:
         if getattr(role, word):
             yield f"{said} {words}: alter role {quoted(role.name)} {undo}"
     if role.owns_database:
-        yield f"{said} owns this database: alter database … owner to another role"
+        yield f"{said} owns this database: alter database {quoted(database)} owner to another role"
 
 
 def _reserved(name: str) -> bool:

@@ -10,6 +10,7 @@ from qinglong_sql.store.sqlfiles import sql_folder
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 SIMPLE = re.compile(r"[a-z_][a-z0-9_$]*")
+UNSET = "unset"
 OPTION = " with grant option"
 
 
@@ -27,7 +28,7 @@ def wrong_of_object(name: str, found: Facts | None, wanted: Known | None) -> Ite
     if found is None:
         yield f"{name} is missing: {_again(name)}"
     elif wanted is None:
-        yield f"{name} is not ours: drop it, or move it to another schema"
+        yield f"{name} is not ours: {_away(name)}"
     else:
         yield from _changed(name, found, wanted)
         yield from _rights(name, found["may"], wanted.may)
@@ -46,18 +47,16 @@ def _changed(name: str, found: Facts, wanted: Known) -> Iterator[str]:
 def _one(name: str, word: str, found: str | None, wanted: str | None) -> Iterator[str]:
     if found == wanted:
         return
-    if found is None:
-        yield f"{name}: {word} is missing{_value(wanted)}: {_again(name)}"
-    elif wanted is None:
-        yield f"{name}: {word} is not ours{_value(found)}: {_again(name)}"
-    elif DIGEST.fullmatch(wanted):
-        yield f"{name}: {word} is changed: {_again(name)}"
+    part = word.startswith(("column ", "default of "))
+    if part and found is None:
+        said = f"{word} is missing"
+    elif part and wanted is None:
+        said = f"{word} is not ours"
+    elif DIGEST.fullmatch(found or wanted or ""):
+        said = f"{word} is changed"
     else:
-        yield f"{name}: {word} is {found}, not {wanted}: {_again(name)}"
-
-
-def _value(text: str | None) -> str:
-    return "" if text is None or DIGEST.fullmatch(text) else f" ({text})"
+        said = f"{word} is {found or UNSET}, not {wanted or UNSET}"
+    yield f"{name}: {said}: {_again(name)}"
 
 
 def _rights(name: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[str]:
@@ -81,6 +80,14 @@ def _rights(name: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> I
 
 def _split(rights: str | None) -> set[str]:
     return set(rights.split(", ")) if rights else set()
+
+
+def _away(name: str) -> str:
+    if name.startswith("row type"):
+        return "no one has rights on it as shipped, revoke them"
+    if name.startswith("default privileges"):
+        return "take them back with alter default privileges"
+    return "drop it, or move it to another schema"
 
 
 def quoted(role: str) -> str:

@@ -35,7 +35,7 @@ def main(words: list[str] | None = None) -> int:
     text = _text(_measured(), json.loads(before) if before else {})
     if not check:
         SHIPPED.write_text(text, encoding="utf-8")
-    unknown = [name for name, one in json.loads(text)["objects"].items() if not _complete(one)]
+    unknown = [name for name, one in json.loads(text)["objects"].items() if not is_complete(one)]
     if unknown:
         print(f"{len(unknown)} objects are not measured on every major, such as {unknown[0]}")
     lines = diff(before, text, SHIPPED.name) if check else []
@@ -81,7 +81,11 @@ def _text(measured: tuple[dict[int, Objects], dict[str, str]], stored: dict[str,
         if "printed" in one:
             before = kept.get(name, {}).get("printed", {})
             one["printed"] = {
-                word: _prints(word, name, majors, before.get(word, {})) for word in one["printed"]
+                word: prints(
+                    {str(major): there[name]["printed"][word] for major, there in majors.items()},
+                    before.get(word, {}),
+                )
+                for word in one["printed"]
             }
         lines.append(f"{json.dumps(name)}: {json.dumps(one, sort_keys=True)}")
     head = {"revision": _newest(), "revisions": older}
@@ -89,11 +93,11 @@ def _text(measured: tuple[dict[int, Objects], dict[str, str]], stored: dict[str,
     return f'{json.dumps(head)[:-1]}, "objects": {{\n{inner}\n}}}}\n'
 
 
-def _prints(
-    word: str, name: str, majors: dict[int, Objects], before: str | dict[str, str]
-) -> str | dict[str, str]:
-    """One digest when all majors print the same, else one for each that is known."""
-    now = {str(major): objects[name]["printed"][word] for major, objects in majors.items()}
+def prints(now: dict[str, str], before: str | dict[str, str]) -> str | dict[str, str]:
+    """One digest when all majors print the same, else one for each that is known.
+
+    now: by major, as measured; before: as it was written down.
+    """
     if isinstance(before, str):
         before = {str(major): before for major in MAJORS}
     if all(before.get(major) == digest for major, digest in now.items()):
@@ -109,7 +113,8 @@ def _spans(digests: dict[str, str]) -> bool:
     return {str(MAJORS[0]), str(MAJORS[-1])} <= digests.keys()
 
 
-def _complete(one: dict[str, Any]) -> bool:
+def is_complete(one: dict[str, Any]) -> bool:
+    """Whether it is known of each major how it prints an object."""
     return all(
         isinstance(printed, str) or len(printed) == len(MAJORS)
         for printed in one.get("printed", {}).values()

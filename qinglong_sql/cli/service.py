@@ -87,8 +87,13 @@ def revision_of(dsn: str) -> tuple[str | None, str]:
 
 def schema_of(dsn: str) -> str:
     """What was compared with the shipped schema. Raises NotReady when it differs."""
-    if not dsn.startswith(revisions.SQLITE):  # the open store has seen the steps
-        return "every step is there with its parameters; texts were not compared"
+    if not dsn.startswith(revisions.SQLITE):
+        import psycopg
+
+        from qinglong_sql.readiness import assert_shipped as compare
+
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            return str(compare(connection, ["ql_reader"]))
     from qinglong_sql.store.sqlite_shipped import assert_shipped
 
     number = assert_shipped(Path(dsn.removeprefix(revisions.SQLITE)))

@@ -63,7 +63,7 @@ RELATIONS = f"""
       || ' ' || n.nspname || '.' || c.relname,
     jsonb_strip_nulls(jsonb_build_object(
       'owner', pg_get_userbyid(c.relowner),
-      'persistence', nullif(c.relpersistence, 'p'),
+      'persistence', case c.relpersistence when 'u' then 'unlogged' when 't' then 'temporary' end,
       'access method', nullif(m.amname, 'heap'),
       'row security', case when c.relrowsecurity or c.relforcerowsecurity then 'on' end,
       'options', (
@@ -76,18 +76,18 @@ RELATIONS = f"""
     _sha('''(
         select string_agg(d.word, ' ' order by d.word collate "C")
         from (
-          select distinct case d.refclassid
-              when 'pg_class'::regclass then d.refobjid::regclass || coalesce((
-                select '.' || a.attname from pg_attribute as a
-                where a.attrelid = d.refobjid and a.attnum = d.refobjsubid and d.refobjsubid > 0
-              ), '')
-              when 'pg_proc'::regclass then d.refobjid::regprocedure::text
+          select distinct case
+              when d.refclassid = 'pg_proc'::regclass then d.refobjid::regprocedure::text
+              else d.refobjid::regclass || coalesce('.' || a.attname, '')
             end as word
           from pg_rewrite as w
           join pg_depend as d on d.classid = 'pg_rewrite'::regclass and d.objid = w.oid
-          where w.ev_class = c.oid and d.refobjid <> c.oid
+          left join pg_attribute as a
+            on a.attrelid = d.refobjid and a.attnum = d.refobjsubid and d.refobjsubid > 0
+          where w.ev_class = c.oid
+            and d.refobjid <> c.oid
+            and d.refclassid in ('pg_class'::regclass, 'pg_proc'::regclass)
         ) as d
-        where d.word is not null
       )''')
 } end
     )) || case when c.relkind = 'i' then '{{}}' else {_COLUMNS} end,
@@ -150,7 +150,7 @@ FUNCTIONS = f"""
       'cost', case when p.procost <> 100 then p.procost::text end,
       'rows', case when p.prorows not in (0, 1000) then p.prorows::text end,
       'support', nullif(p.prosupport::text, '-'),
-      'settings', (select string_agg(s.word, '; ' order by s.word collate "C")
+      'set clause', (select string_agg(s.word, '; ' order by s.word collate "C")
         from unnest(p.proconfig) as s (word))
     )),
     {_rights(_may("coalesce(p.proacl, acldefault('f', p.proowner))", "p.proowner"))},
@@ -169,7 +169,7 @@ CONSTRAINTS = f"""
       'kind', o.contype,
       'state', case when not o.convalidated or to_jsonb(o) ->> 'conenforced' = 'false'
         then 'not valid' end,
-      'triggers', case when exists (
+      'enforcement', case when exists (
         select from pg_trigger as t where t.tgconstraint = o.oid and t.tgenabled <> 'O'
       ) then 'disabled' end
     )),
@@ -182,7 +182,7 @@ CONSTRAINTS = f"""
     and (o.contype <> 'n' or not o.convalidated)"""
 # What hangs on our tables, and whatever else lies in our schemas: we ship nothing of the kind.
 OTHERS = f"""
-  select x.name, jsonb_build_object('owner', 'unknown'), '{{}}'::jsonb, '{{}}'::jsonb
+  select x.name, '{{}}'::jsonb, '{{}}'::jsonb, '{{}}'::jsonb
   from (
     select 'trigger ' || t.tgname || ' on ' || t.tgrelid::regclass as name
     from pg_trigger as t join pg_class as c on c.oid = t.tgrelid
