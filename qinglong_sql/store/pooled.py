@@ -68,13 +68,13 @@ def open_pool(
             "row_factory": dict_row,
             "prepare_threshold": prepare_threshold,
         },
-        open=False,
+        open=True,
         name="control",
         timeout=BORROW_S,
         reconnect_timeout=within_s,
     )
     try:
-        pool.open(wait=True, timeout=within_s)
+        pool.wait(timeout=within_s)
     except BaseException:
         pool.close(timeout=0)
         raise
