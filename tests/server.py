@@ -4,8 +4,8 @@
 
 postgres refuses root, so root starts it as `postgres` or `nobody`. It is a direct child that dies
 with us (PDEATHSIG); what a killed session left in the temporary folder is swept by the next one.
-Its files lie in memory where there is room, since a database is some 330 files, made and removed for
-a test: ext4 looks at every inode that was freed in the last minute before it takes another.
+Its files lie in memory where there is room: a database is some 330 of them, made and removed for a
+test, and ext4 looks at every inode that was freed in the last minute before it takes another.
 """
 
 import atexit
