@@ -210,6 +210,53 @@ def test_a_cluster_stage_has_four_pages_of_thirty_two(stage: str) -> None:
     assert [limit for name, _, limit in store.asked if name == stage] == [PAGE_SIZE] * PAGES
 
 
+CLUSTER_STAGES = [
+    (scheduler_cycle, ["expiry", "retry", "sweep", "schedule", "frontier", "task_admission"]),
+    (cancellation_cycle, ["deadline", "cancellation", "task_cancellation"]),
+]
+PAGED = [
+    (cycle, stages, stage)
+    for cycle, stages in CLUSTER_STAGES
+    for stage in stages
+    if stage not in ("sweep", "schedule")
+]
+
+
+@pytest.mark.parametrize(("cycle", "stages", "stage"), PAGED)
+def test_a_cluster_stage_with_two_pages_counts_both_and_the_next_stage_comes_after(
+    cycle: Callable[..., Cycle], stages: list[str], stage: str
+) -> None:
+    rows = [row(number, "blocked" if number == 3 else "applied") for number in range(PAGE_SIZE + 5)]
+    store = Scripted(**{stage: once(*rows)})
+    tally = cycle(store, Turn()).tallies[stage]
+    assert (tally.scanned, tally.blocked, tally.has_more) == (PAGE_SIZE + 5, 1, False)
+    asked = [after for name, after, _ in store.asked if name == stage]
+    assert asked == [(-1, ""), (PAGE_SIZE - 1, f"run-{PAGE_SIZE - 1:04}")]
+    at = stages.index(stage)
+    assert store.order == [*stages[:at], stage, stage, *stages[at + 1 :]]
+
+
+@pytest.mark.parametrize(("cycle", "stages", "stage"), PAGED)
+@pytest.mark.parametrize(
+    "script",
+    [
+        broken,
+        lambda after, limit: endless(after, limit + 1),
+        lambda after, limit: [row(1 + number) for number in range(limit)],
+    ],
+    ids=["raises", "oversized", "stalled"],
+)
+def test_a_cluster_stage_that_fails_ends_its_cycle_and_no_success_is_told_of_the_rest(
+    cycle: Callable[..., Cycle], stages: list[str], stage: str, script: Script
+) -> None:
+    store = Scripted(**{name: once(row(1)) for _, _, name in PAGED} | {stage: script})
+    with pytest.raises(StageFailed) as raised:
+        cycle(store, Turn())
+    before = stages[: stages.index(stage)]
+    assert (raised.value.stage, list(raised.value.cycle.tallies)) == (stage, before)
+    assert set(store.order) == {*before, stage}, "nothing after it was asked"
+
+
 def test_an_oversized_page_fails_closed() -> None:
     store = Scripted(frontier=lambda after, limit: endless(after, limit + 1))
     failed = failure(store)
