@@ -63,6 +63,12 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--postgres {wish}: only {', '.join(here) or 'none'} here")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What tries pgbouncer itself needs one: a gate of its own, `.ci/run tests_pgbouncer`."""
+    alone = collection_path.name == "test_pgbouncer.py" and not config.getoption("--pgbouncer")
+    return True if alone else None
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
     found, refused = find()
     chosen = [str(major) for major in _majors(config, every=False)]

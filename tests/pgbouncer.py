@@ -71,17 +71,18 @@ class Pooler:
     child: subprocess.Popen[bytes]
     log: Path
 
-    def figures(self) -> dict[str, int]:
-        """What has gone through it: databases, transactions, queries."""
-        rows = self._show("stats")
-        own = [row for row in rows if row["database"] != "pgbouncer"]
+    def figures(self, database: str = "") -> dict[str, int]:
+        """What has gone through it, to one database or to all: FIGURES."""
+        rows = [row for row in self.show("stats") if row["database"] != "pgbouncer"]
+        own = [row for row in rows if database in ("", row["database"])]
         return {
             "databases": len(own),
             "transactions": sum(int(row["total_xact_count"]) for row in own),
             "queries": sum(int(row["total_query_count"]) for row in own),
         }
 
-    def _show(self, what: str) -> list[dict[str, Any]]:
+    def show(self, what: str) -> list[dict[str, Any]]:
+        """What its console shows: stats, servers, clients"""
         url = servers.dsn(self.server, "pgbouncer")
         with contextlib.closing(CONNECT(url, autocommit=True)) as console:
             cursor = console.execute(f"show {what}")  # type: ignore[arg-type]
@@ -95,6 +96,11 @@ class Pooler:
 
 CONNECT = psycopg.connect
 _running: list[Pooler] = []
+
+
+def of(server: Server) -> Pooler:
+    """The pgbouncer in front of that server."""
+    return next(one for one in _running if one.port == server.entry)
 
 
 def find() -> Path | None:
