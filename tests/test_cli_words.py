@@ -76,8 +76,9 @@ def login(postgres_dsn: str) -> Iterator[str]:
     with closing(psycopg.connect(postgres_dsn, autocommit=True)) as connection:
         stamp = ALEMBIC_TABLE.replace("alembic_version (", f"{VERSION_SCHEMA}.alembic_version (")
         with connection.transaction():
+            made = f"create schema {VERSION_SCHEMA} authorization ql_migrator"
+            connection.execute(made.encode())
             connection.execute("set local role ql_migrator")
-            connection.execute(f"create schema {VERSION_SCHEMA}".encode())
             connection.execute(stamp.encode())
             connection.execute(
                 f"insert into {VERSION_SCHEMA}.alembic_version values ('1')".encode()

@@ -93,7 +93,7 @@ def schema_of(dsn: str) -> str:
         from qinglong_sql.readiness import assert_shipped as compare
 
         with psycopg.connect(dsn, autocommit=True) as connection:
-            return str(compare(connection, ["ql_reader"]))
+            return str(compare(connection))
     from qinglong_sql.store.sqlite_shipped import assert_shipped
 
     number = assert_shipped(Path(dsn.removeprefix(revisions.SQLITE)))
