@@ -29,6 +29,11 @@ PLAN_CHANGED = "0A000"  # a migration changed a result under a prepared statemen
 PREPARE_AFTER = 5
 
 _CLOCK = sql.SQL("select floor(extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms")
+_COLUMNS = sql.SQL("""
+  select a.attname from pg_catalog.pg_attribute as a
+  where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
+  order by a.attnum
+""")
 _SIGNATURES = """
   select n.nspname as schema, p.proname as name, p.proargnames[1:p.pronargs] as params
   from pg_catalog.pg_proc as p
@@ -194,9 +199,8 @@ class PostgresStore:
 
     def _columns(self, view: str) -> list[str]:
         if view not in self._known:
-            with self._typed(), self._connected() as connection, connection.cursor() as cursor:
-                cursor.execute(sql.SQL("select * from ql.{} limit 0").format(sql.Identifier(view)))
-                self._known[view] = [column.name for column in cursor.description or ()]
+            with self._typed():  # to plan a view, as `limit 0` does, may cost more than its rows
+                self._known[view] = [row["attname"] for row in self._rows(_COLUMNS, [f"ql.{view}"])]
         return self._known[view]
 
     def _rows(self, query: sql.SQL | sql.Composed, values: list[object]) -> list[Row]:
