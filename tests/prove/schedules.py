@@ -5,10 +5,10 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import UTC, datetime
 
 from tests import crowds, days, dying, engines, skewed, test_cron_fire, test_cron_zones
-from tests.binaries import find
+from tests.binaries import Binaries, find
 from tests.engines import Engine
 from tests.prove import CannotRun, Setting, Verdict, needing
-from tests.server import Server, running
+from tests.server import running
 from tests.stores import FakeClock, ServerClock, store_on
 
 MANY, QUICK_MANY = 10_000, 300
@@ -137,18 +137,18 @@ def on_postgres(setting: Setting, verdict: Verdict) -> None:
                 engines.drop_postgres(server, dsn)
 
         everything(setting, verdict, fresh)
-        with needing(verdict, "schedulers whose clocks are ten minutes apart"):
-            clocks_apart(setting, verdict, server)
+    with needing(verdict, "controls whose clocks are ten minutes apart"):
+        clocks_apart(setting, verdict, binaries)
     with needing(verdict, "a server whose clock is set"):
         (place := setting.folder / "server").mkdir(mode=0o755)
         jump(verdict, f"PostgreSQL {binaries.major}", skewed.on_postgres(binaries, place))
 
 
-def clocks_apart(setting: Setting, verdict: Verdict, server: Server) -> None:
-    setting.say("two schedulers whose clocks are ten minutes apart")
-    (place := setting.folder / "apart").mkdir()
+def clocks_apart(setting: Setting, verdict: Verdict, binaries: Binaries) -> None:
+    setting.say("two controls whose clocks are ten minutes apart")
+    (place := setting.folder / "apart").mkdir(mode=0o755)
     try:
-        wrong, count = skewed.apart(server, place, 3 if setting.quick else 20)
+        wrong, count = skewed.apart(binaries, place, 3 if setting.quick else 20)
     except AssertionError as error:
         wrong, count = [str(error)], 0
     verdict.counts["runs_of_clocks_apart"] = count
