@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import psycopg
 
-from qinglong_sql.canonical import canonical
 from qinglong_sql.errors import MESSAGE_CHARS, NotReady
 from qinglong_sql.migrate import VERSION_SCHEMA
 from qinglong_sql.readiness_login import wrong_of_login
@@ -186,7 +185,7 @@ def digest_of(objects: Mapping[str, Facts]) -> str:
         for name, facts in objects.items()
         if not _STAMP.search(name)
     }
-    return hashlib.sha256(canonical(kept).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
 def _order(name: str) -> tuple[int, str]:

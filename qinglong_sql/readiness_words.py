@@ -11,6 +11,7 @@ from qinglong_sql.store.sqlfiles import sql_folder
 DIGEST = re.compile(r"[0-9a-f]{64}")
 SIMPLE = re.compile(r"[a-z_][a-z0-9_$]*")
 UNSET = "unset"
+MOVABLE = ("table", "view", "function", "procedure", "aggregate", "type", "sequence")
 OPTION = " with grant option"
 
 
@@ -87,7 +88,9 @@ def _away(name: str) -> str:
         return "no one has rights on it as shipped, revoke them"
     if name.startswith("default privileges"):
         return "take them back with alter default privileges"
-    return "drop it, or move it to another schema"
+    if name.startswith("schema"):
+        return "drop or rename it, ql and ql_… are our names"
+    return "drop it, or move it to another schema" if name.split()[0] in MOVABLE else "drop it"
 
 
 def quoted(role: str) -> str:

@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 from qinglong_sql import migrate, readiness
 from qinglong_sql.errors import MESSAGE_CHARS, NotReady
 from qinglong_sql.readiness import CONTROL_GROUPS, Unready, assert_ready, assert_shipped
+from qinglong_sql.store import catalog
 from scripts import shipped
 from tests import engines
 from tests.clusters import Cluster
@@ -45,7 +46,7 @@ OBJECTS = {
         " || rtrim(pg_get_viewdef('ql.fault_state'), ';') || ' limit 5'; end $$",
         "view ql.fault_state: definition is changed: make it as sql/decision/reading.sql has it"),
     "a view checks its reader": ("alter view ql.run_state set (security_invoker = true)",
-        "view ql.run_state: options is security_invoker=true, not unset"),
+        "view ql.run_state: option is security_invoker=true, not unset"),
     "a body": (anew("ql.lock_run(text)", "skip locked", "nowait"),
         "function ql.lock_run(p_run_id text): body is changed: make it as sql/postgres/schema.sql"),
     "a clock": ("create or replace function ql.now_ms() returns bigint language sql as 'select 1'",
@@ -70,9 +71,17 @@ OBJECTS = {
         "recover_run(p_run_id text): set clause is "),
     "a strict function": ("alter function ql.lock_run(text) strict",
         "function ql.lock_run(p_run_id text): strict is yes, not unset"),
+    "a parallel function": ("alter function ql.lock_run(text) parallel safe", "parallel is safe"),
+    "a cost": ("alter function ql.lock_run(text) cost 7", "cost is 7, not unset"),
+    "a number of rows": ("alter function ql_worker.attempt_input rows 7", "rows is 7, not unset"),
+    "a result": ("drop function ql.is_object(text); create function ql.is_object(p_text text)"
+        " returns int language sql as 'select 1'", "p_text text): result is integer, not boolean"),
+    "an index that is not valid": ("set local allow_system_table_mods = on; update pg_index set"
+        " indisvalid = false where indexrelid = 'ql.agenda_due'::regclass",
+        "index ql.agenda_due: state is not valid, not unset"),
     "a leakproof function": ("alter function ql.lock_run(text) leakproof", "leakproof is yes"),
     "a parameter's default": (anew("ql.lock_run(text)", "p_run_id text)", "p_run_id text = 'x')"),
-        "function ql.lock_run(p_run_id text): parameters is changed"),
+        "function ql.lock_run(p_run_id text): parameter list is changed"),
     "a column is added": ("alter table ql.run add x int",
         "table ql.run: column x is not ours: make it as sql/postgres/table.sql has it"),
     "a column is gone": ("alter table ql.trigger_schedule rename claim_token to x",
@@ -116,7 +125,7 @@ OBJECTS = {
     "a table is not logged": ("alter table ql.worker_session set unlogged",
         "table ql.worker_session: persistence is unlogged, not unset"),
     "a fillfactor": ("alter table ql.run set (fillfactor = 100)",
-        "table ql.run: options is fillfactor=100, not fillfactor=70"),
+        "table ql.run: option is fillfactor=100, not fillfactor=70"),
     "an owner of a table": (f"alter table ql.run owner to {STRANGER}",
         f"table ql.run: owner is {STRANGER}, not ql_migrator"),
     "a sequence is added": ("create sequence ql.mine", "sequence ql.mine is not ours"),
@@ -125,7 +134,7 @@ OBJECTS = {
         "type ql.effect: column x is not ours"),
     "an operator is added": ("create operator ql.=== (leftarg = int, rightarg = int, function ="
         " int4eq)", "operator ql.===(integer,integer) is not ours"),
-    "a schema is added": ("create schema ql_mine", "schema ql_mine is not ours"),
+    "a schema is added": ("create schema ql_mine", "schema ql_mine is not ours: drop or rename it"),
     "a schema is gone": ("drop schema ql_retention cascade", "schema ql_retention is missing"),
     "an owner of a schema": ("alter schema ql_worker owner to ql_migrator",
         "schema ql_worker: owner is ql_migrator, not ql_authority"),
@@ -170,14 +179,14 @@ RIGHTS = {
 }  # fmt: skip
 ROLES = {
     "authority logs in": ("alter role ql_authority login",
-        "role ql_authority: log in is may, not unset: make it as sql/postgres/role.sql has it"),
+        "role ql_authority: login is yes, not unset: make it as sql/postgres/role.sql has it"),
     "the migrator is mighty": ("alter role ql_migrator superuser", "role ql_migrator: superuser"),
     "a group is in a group": ("grant ql_operator to ql_worker",
-        "role ql_worker: member of is ql_operator, not unset"),
+        "role ql_worker: membership is ql_operator, not unset"),
     "a stranger is authority": (f"grant ql_authority to {STRANGER}",
-        f"role ql_authority: members is ql_migrator, {STRANGER}, not ql_migrator"),
+        f"role ql_authority: member is ql_migrator, {STRANGER}, not ql_migrator"),
     "the migrator is not authority": ("revoke ql_authority from ql_migrator",
-        "role ql_migrator: member of is ql_retention, not ql_authority, ql_retention"),
+        "role ql_migrator: membership is ql_retention, not ql_authority, ql_retention"),
 }  # fmt: skip
 LOGINS = {
     "too many groups": (f"grant ql_worker to {LOGIN}", f"login {LOGIN} is a member of ql_worker,"
@@ -209,6 +218,7 @@ FREE = {
     "a target of statistics": "alter table ql.run alter status set statistics 500",
     "a view elsewhere": "create view public.mine as select * from ql.run_state",
     "a schema of others": "create schema qlx; create table qlx.run (run_id text)",
+    "a DBA who migrates": f"grant ql_migrator to {STRANGER}",
     "a team of logins": f"grant {STRANGER} to {LOGIN}",
     "one more reader": f"grant ql_reader to {STRANGER}",
 }
@@ -425,6 +435,19 @@ def test_a_right_that_must_be_put_on_is_none(dba: Connection) -> None:
     assert error is not None and "lacks the rights of ql_reader" in str(error)
 
 
+def test_a_migration_that_runs_is_not_waited_for(
+    postgres_server: Server, door: tuple[str, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert catalog._STAND.count("'lock_timeout', '5s'") == 1
+    monkeypatch.setattr(catalog, "_STAND", catalog._STAND.replace("'5s'", "'20ms'"))
+    with as_login(postgres_server, door[0], autocommit=True) as connection:
+        with door[1].transaction():
+            door[1].execute("lock table ql.run in access exclusive mode")
+            with pytest.raises(NotReady, match="being changed, by a migration perhaps: look again"):
+                assert_ready(connection, CONTROL_GROUPS)
+        assert_ready(connection, CONTROL_GROUPS)
+
+
 # -- majors
 
 
@@ -447,7 +470,7 @@ def test_what_a_major_prints_is_not_compared_where_nobody_knows_it(
     same += " || rtrim(pg_get_viewdef('ql.{0}'), ';') || ' {1}'; end $$"
     assert spoil(dba, same.format("fault_state", "limit 5")) is None
     reads = spoil(dba, same.format("fault_state", "where exists (select from ql.package)"))
-    assert reads is not None and "view ql.fault_state: reads is changed" in str(reads)
+    assert reads is not None and "view ql.fault_state: what it reads is changed" in str(reads)
     assert spoil(dba, SPOILED["a view is not read"][0]) is not None
 
 

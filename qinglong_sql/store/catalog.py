@@ -13,9 +13,17 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from qinglong_sql.errors import NotReady
 from qinglong_sql.migrate import VERSION_SCHEMA
 from qinglong_sql.store.catalog_text import OBJECTS
 
+# a lock that a migration holds, and an object that was dropped between two looks at it
+MEANWHILE = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.InternalError_,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedObject,
+)
 Facts = dict[str, dict[str, str]]  # section `is`, `may` or `printed`: {word: value}
 
 
@@ -55,7 +63,8 @@ _STAND = (
     pg_catalog.set_config('intervalstyle', 'postgres', true),
     pg_catalog.set_config('standard_conforming_strings', 'on', true),
     pg_catalog.set_config('bytea_output', 'hex', true),
-    pg_catalog.set_config('jit', 'off', true)
+    pg_catalog.set_config('jit', 'off', true),
+    pg_catalog.set_config('lock_timeout', '5s', true)  -- to print a view locks what it reads
 """
 )
 _REVISION = f"select v.version_num from {VERSION_SCHEMA}.alembic_version as v"
@@ -68,17 +77,17 @@ _MEMBERS = """
 _ROLES = f"""
   select 'role ' || r.rolname,
     jsonb_strip_nulls(jsonb_build_object(
-      'log in', case when r.rolcanlogin then 'may' end,
+      'login', case when r.rolcanlogin then 'yes' end,
       'superuser', case when r.rolsuper then 'yes' end,
-      'create roles', case when r.rolcreaterole then 'may' end,
-      'create databases', case when r.rolcreatedb then 'may' end,
-      'replicate', case when r.rolreplication then 'may' end,
-      'bypass row security', case when r.rolbypassrls then 'may' end,
-      'member of', (
+      'createrole', case when r.rolcreaterole then 'yes' end,
+      'createdb', case when r.rolcreatedb then 'yes' end,
+      'replication', case when r.rolreplication then 'yes' end,
+      'bypassrls', case when r.rolbypassrls then 'yes' end,
+      'membership', (
         select string_agg(distinct pg_get_userbyid(m.roleid), ', ')
         from ({_MEMBERS}) as m where m.member = r.oid
       ),
-      'members', case when r.rolname in ('ql_authority', 'ql_retention', 'ql_migrator') then (
+      'member', case when r.rolname in ('ql_authority', 'ql_retention') then (
         select string_agg(distinct pg_get_userbyid(m.member), ', ')
         from ({_MEMBERS}) as m where m.roleid = r.oid
       ) end
@@ -161,6 +170,13 @@ class Catalog:
 
 @contextmanager
 def reading(connection: psycopg.Connection[Any]) -> Iterator[Catalog]:
-    """The catalog, read in one transaction (a savepoint when one is open); nothing is written."""
-    with connection.transaction(), connection.cursor(row_factory=tuple_row) as cursor:
-        yield Catalog(cursor)
+    """The catalog, read in one transaction (a savepoint when one is open); nothing is written.
+
+    Raises NotReady when somebody changes the schema meanwhile.
+    """
+    try:
+        with connection.transaction(), connection.cursor(row_factory=tuple_row) as cursor:
+            yield Catalog(cursor)
+    except MEANWHILE as error:
+        said = "the schema is being changed, by a migration perhaps: look again when that is over"
+        raise NotReady(f"{said} ({error.diag.message_primary})") from error

@@ -66,13 +66,13 @@ RELATIONS = f"""
       'persistence', case c.relpersistence when 'u' then 'unlogged' when 't' then 'temporary' end,
       'access method', nullif(m.amname, 'heap'),
       'row security', case when c.relrowsecurity or c.relforcerowsecurity then 'on' end,
-      'options', (
+      'option', (
         select string_agg(o.word, ', ' order by o.word collate "C")
         from unnest(c.reloptions) as o (word)
         where o.word !~ '^(log_)?autovacuum_'
       ),
       'state', case when not (i.indisvalid and i.indisready and i.indislive) then 'not valid' end,
-      'reads', case when c.relkind = 'v' then {
+      'what it reads', case when c.relkind = 'v' then {
     _sha('''(
         select string_agg(d.word, ' ' order by d.word collate "C")
         from (
@@ -154,7 +154,7 @@ FUNCTIONS = f"""
         from unnest(p.proconfig) as s (word))
     )),
     {_rights(_may("coalesce(p.proacl, acldefault('f', p.proowner))", "p.proowner"))},
-    jsonb_build_object('parameters', {_sha("pg_get_function_arguments(p.oid)")})
+    jsonb_build_object('parameter list', {_sha("pg_get_function_arguments(p.oid)")})
   from pg_proc as p
   join pg_namespace as n on n.oid = p.pronamespace
   join pg_language as l on l.oid = p.prolang
