@@ -13,7 +13,6 @@ from qinglong_sql.metrics import Metrics
 from qinglong_sql.readiness import CONTROL_GROUPS, assert_ready
 from qinglong_sql.settings import ControlSettings
 from qinglong_sql.store.pooled import Pool, PooledStore, open_pool
-from qinglong_sql.store.postgres import PREPARE_AFTER
 from qinglong_sql.zones import assert_pinned
 
 PLACE: Final = ("host", "hostaddr", "port", "dbname", "user", "service")
@@ -30,7 +29,6 @@ def real_parts(settings: ControlSettings, log: Log) -> Parts:
             size=settings.pool_size,
             within_s=settings.boot_timeout / 1000,
             password=password,
-            prepare_threshold=PREPARE_AFTER if settings.prepare_statements else None,
         )
 
     return Parts(

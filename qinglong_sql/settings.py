@@ -38,7 +38,6 @@ class ControlSettings:
     password_file: Path | None
     listen: tuple[str, int]
     pool_size: int
-    prepare_statements: bool
     idle_ms: int
     grace_ms: int
     boot_timeout: int
@@ -111,15 +110,6 @@ def _duration(value: object) -> int:
         raise ValueError(f"it is a time such as 30s: {error}") from None
 
 
-def _yes_or_no(value: object) -> bool:
-    found = {"true": True, "false": False}.get(value if isinstance(value, str) else "")
-    if isinstance(value, bool):
-        found = value
-    if found is None:
-        raise ValueError("it is true or false")
-    return found
-
-
 def _one_of(*words: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if value not in words:
@@ -148,8 +138,6 @@ KEYS: Final[dict[str, Key]] = {
     "listen": Key(_listen, ("127.0.0.1", 8271), "where /livez, /readyz and /metrics are",
                   lambda listen: _quoted(_address(listen))),
     "pool_size": Key(_number(3, 32), 4, "connections to the database", str),
-    "prepare_statements": Key(_yes_or_no, True, "false behind a pgbouncer older than 1.21",
-                              lambda value: str(value).lower()),
     "idle_ms": Key(_number(10, 60_000), IDLE_CLUSTER_MS,
                    "milliseconds between two looks when nothing is due", str),
     "grace_ms": Key(_number(0, CRON_GRACE_MAX_MS), CRON_GRACE_MS,

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from qinglong_sql.store.postgres import PREPARE_AFTER, PostgresStore
+from qinglong_sql.store.postgres import PostgresStore
 from qinglong_sql.store.steps import STEPS
 from tests import losing
 from tests.lives import LATE
@@ -19,7 +19,7 @@ from tests.test_replay import LIFE
 
 @pytest.mark.parametrize(
     ("loss", "prepare_threshold", "paged"),
-    [("answer", 0, False), ("command", PREPARE_AFTER, False), ("part", None, True)],
+    [("answer", 0, False), ("command", 5, False), ("part", None, True)],
 )
 def test_a_loss_is_repeated_and_changes_nothing(
     loss: Loss, prepare_threshold: int | None, paged: bool, postgres_server: Server

@@ -34,7 +34,7 @@ def test_what_nobody_says_has_a_default() -> None:
     settings, origins = load(None, {"dsn": DSN}, {})
     assert settings == ControlSettings(
         dsn=DSN, password_file=None, listen=("127.0.0.1", 8271), pool_size=4,
-        prepare_statements=True, idle_ms=250, grace_ms=30_000, boot_timeout=30_000,
+        idle_ms=250, grace_ms=30_000, boot_timeout=30_000,
         recovery_timeout=60_000, drain_timeout=10_000, stop_timeout=3_000, log_format="text",
         log_level="info",
     )  # fmt: skip
@@ -68,12 +68,12 @@ def test_the_dsn_of_all_commands_is_taken_unless_there_is_one_of_its_own() -> No
 def test_every_setting_may_be_said_in_each_of_three_places(tmp_path: Path) -> None:
     wanted: dict[str, object] = {
         "dsn": DSN, "password_file": "/run/pw", "listen": "[::1]:0", "pool_size": 9,
-        "prepare_statements": False, "idle_ms": 11, "grace_ms": 12, "boot_timeout": "13s",
+        "idle_ms": 11, "grace_ms": 12, "boot_timeout": "13s",
         "recovery_timeout": "1m30s", "drain_timeout": "500ms", "stop_timeout": "1s",
         "log_format": "json", "log_level": "debug",
     }  # fmt: skip
     assert wanted.keys() == KEYS.keys() == {one.name for one in fields(ControlSettings)}
-    text = {key: str(value) for key, value in wanted.items()} | {"prepare_statements": "false"}
+    text = {key: str(value) for key, value in wanted.items()}
     file = tmp_path / "control.toml"
     file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in wanted.items()))
     by_file = load(file, {}, {})[0]
@@ -106,7 +106,6 @@ def test_what_is_shown_is_a_file_that_says_the_same(tmp_path: Path) -> None:
         ({"boot_timeout": "2h"}, "it is a time such as 30s: must be at most 1h"),
         ({"log_format": "xml"}, "it is one of text, json"),
         ({"log_level": "loud"}, "it is one of debug, info, warning, error"),
-        ({"prepare_statements": "yes"}, "it is true or false"),
         ({"dsn": "sqlite:///q.db"}, "a control process works on PostgreSQL alone"),
     ],
 )

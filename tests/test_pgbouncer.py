@@ -70,7 +70,7 @@ def test_more_stores_than_sessions(postgres_dsn: str, pooler: Pooler) -> None:
 
 
 def test_a_pool_of_a_control_process(postgres_dsn: str) -> None:
-    pool = open_pool(postgres_dsn, size=3, within_s=10, prepare_threshold=None)
+    pool = open_pool(postgres_dsn, size=3, within_s=10)
     try:
         store = PooledStore(pool)
         store.check()
@@ -102,7 +102,7 @@ def test_a_control_process_boots_works_and_stops(
     def told() -> str:
         return said.read_text(encoding="utf-8")
 
-    shell = Shell(tmp_path, login, {"QINGLONG_CONTROL_PREPARE_STATEMENTS": "false"})
+    shell = Shell(tmp_path, login)
     with contextlib.closing(open_postgres_store(postgres_dsn)) as store:
         acting.publish(store, {"a": []})
         control = shell.begin("control", "--listen", "127.0.0.1:0", output=said)

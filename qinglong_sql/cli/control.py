@@ -48,11 +48,6 @@ LEAVE_WITHIN_S = 1.0  # after a second interrupt
 )
 @click.option("--pool-size", metavar="N", help="Connections to the database. Default: 4.")
 @click.option(
-    "--prepare-statements",
-    metavar="BOOL",
-    help="false behind a pgbouncer in transaction mode that is older than 1.21. Default: true.",
-)
-@click.option(
     "--idle-ms",
     metavar="MS",
     help="Milliseconds between two looks when nothing is due. Default: 250.",

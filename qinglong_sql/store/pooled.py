@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
 from qinglong_sql.store import Row
-from qinglong_sql.store.postgres import PREPARE_AFTER, PostgresStore
+from qinglong_sql.store.postgres import PostgresStore
 
 Pool = ConnectionPool[psycopg.Connection[Row]]
 BORROW_S = 5.0  # nobody keeps a connection longer than one statement
@@ -49,7 +49,6 @@ def open_pool(
     size: int,
     within_s: float,
     password: str | None = None,
-    prepare_threshold: int | None = PREPARE_AFTER,
 ) -> Pool:
     """A pool with a connection in it. Close it.
 
@@ -66,7 +65,7 @@ def open_pool(
             **options,
             "autocommit": True,
             "row_factory": dict_row,
-            "prepare_threshold": prepare_threshold,
+            "prepare_threshold": None,  # see PostgresStore
         },
         open=True,
         name="control",

@@ -26,7 +26,6 @@ CONTENTION = frozenset({"40001", "40P01", "55P03"})
 NOT_A_RUNS = frozenset({"08", "53", "58"})
 READ_ONLY = "25006"
 PLAN_CHANGED = "0A000"  # a migration changed a result under a prepared statement
-PREPARE_AFTER = 5
 
 _CLOCK = sql.SQL("select floor(extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms")
 _COLUMNS = sql.SQL("""
