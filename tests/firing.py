@@ -1,6 +1,6 @@
 """A driver that fires triggers and runs what they start, on a clock that the test moves.
 
-The schedule stage is not built yet, so this asks `next_fire` what is due. All else goes through the
+It asks `next_fire` itself what is due, apart from the schedule stage. All else goes through the
 store's own steps, in pages, as a scheduler and a worker take them.
 """
 

@@ -35,6 +35,9 @@ CHECKS = (
     Check(
         "schedules", "each occurrence fires once: clock changes, deaths, wrong clocks, crowds", 100
     ),
+    Check(
+        "controls", "controls are killed, stopped, restarted: nothing stays or is twice", 60, 1
+    ),
     Check("power", "power fails: what was acknowledged is there again", 90, 2),
     Check("disks", "a full, failing or vanished disk is told, and work goes on", 130),
     Check("inputs", "bad input is refused in words and leaves nothing", 40, 2),
