@@ -37,6 +37,17 @@ def login_of(dsn: str, name: str = LOGIN, groups: str = GROUPS) -> Iterator[str]
             dba.execute(f"drop role {name}")  # type: ignore[arg-type]
 
 
+def page(port: int, path: str) -> tuple[int, str]:
+    """Status and text of a page on loopback; status 0 when nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as found:
+            return found.status, found.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
 class Process:
     """One `qinglong-sql control` on loopback, its log in JSON; started at once. Close it."""
 
@@ -84,13 +95,7 @@ class Process:
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of a page; status 0 when nobody answers."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as page:
-                return page.status, page.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError:
-            return 0, ""
+        return page(self.port, path)
 
     def stop(self, number: int = signal.SIGTERM, within_s: float = WITHIN_S) -> int:
         """Send a signal and wait; the exit code."""

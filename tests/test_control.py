@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from qinglong_sql.control_cycle import LOOK_S, Rounds
 from qinglong_sql.control_log import SAME_AGAIN_S, Log
 from qinglong_sql.errors import Conflict, NotReady, Violated
 from qinglong_sql.fence import Fence, trips
+from qinglong_sql.health import Health
 from qinglong_sql.limits import PAGE_SIZE
 from qinglong_sql.scheduler import CLUSTER, Cycle, StageFailed, Turn, scheduler_cycle
 from qinglong_sql.settings import ControlSettings, load
@@ -35,7 +37,7 @@ from qinglong_sql.store import Contended, open_store
 from qinglong_sql.store.pooled import PooledStore, open_pool
 from tests import acting, server
 from tests.binaries import default
-from tests.controls import GROUPS, LOGIN, Process, login_of
+from tests.controls import GROUPS, LOGIN, Process, login_of, page
 from tests.server import Server
 from tests.shell import Shell
 from tests.test_cadence import in_thread, wait_until
@@ -174,7 +176,21 @@ def control_of(traced: Traced, log: Log | None = None, **said: object) -> Contro
     made = log or Log("text", "info", io.StringIO())
     one = Control(settings_of(**said), traced.parts(), made, str)
     traced.control = one
+    MADE.append((one, traced))
     return one
+
+
+MADE: list[tuple[Control, Traced]] = []
+
+
+@pytest.fixture(autouse=True)
+def all_of_them_end() -> Iterator[None]:
+    """A test that fails leaves no thread that keeps everything from its end."""
+    yield
+    while MADE:
+        one, traced = MADE.pop()
+        traced.free.set()
+        one.ask("the test is over")
 
 
 def serving(one: Control) -> tuple[threading.Thread, list[Any]]:
@@ -287,6 +303,38 @@ def test_when_the_database_is_gone_it_is_not_ready_and_stops_by_itself() -> None
     assert results == [Ending("scheduler: no connection", ())]
     assert traced.trace[len(BOOT) :] == [f"-{part}" for part in STOP]
     assert out.getvalue().count("the database is gone, stopping for the supervisor") == 1
+
+
+def test_the_pages_say_why_it_is_not_ready_from_the_listener_to_the_end() -> None:
+    traced, made = Traced(hangs="readiness", late="scheduler"), []
+
+    def listener(ready: Any, text: Any) -> Health:
+        made.append(Health(("127.0.0.1", 0), ready, text))
+        return made[0]
+
+    one = Control(
+        settings_of(boot_timeout="1m", drain_timeout="1m", stop_timeout="5s"),
+        replace(traced.parts(), listener=listener),
+        Log("text", "info", io.StringIO()),
+        str,
+    )
+    MADE.append((one, traced))
+    thread, results = in_thread(one.run)
+    wait_until(lambda: one.fence.refusal() == "starting: readiness")
+    port = made[0].port
+    assert page(port, "/livez")[0] == 200
+    assert page(port, "/readyz") == (503, "starting: readiness\n")
+    traced.free.set()
+    wait_until(lambda: one.fence.state == "ready")
+    assert page(port, "/readyz")[0] == 200 and page(port, "/metrics") == (200, "text")
+    traced.free.clear()
+    one.ask("asked to stop")
+    wait_until(lambda: "-scheduler" in traced.trace)
+    assert page(port, "/livez")[0] == 200
+    assert page(port, "/readyz") == (503, "asked to stop\n")
+    traced.free.set()
+    thread.join(10)
+    assert results == [Ending("", ())] and page(port, "/livez")[0] == 0
 
 
 # --- the fence
