@@ -106,7 +106,9 @@ def test_no_label_is_of_one_run_package_or_trigger(store: Store, clock: FakeCloc
     clock.set(wall_ms() - 10 * MINUTE_MS)
     busy(store, metrics)
     assert metrics.sample(store) is None
-    assert values(metrics).keys() == before
+    after = values(metrics)
+    assert after.keys() == before
+    assert after["faults_open", "schedule"] == 1, "the poisoned trigger"
     found = {label for family in metrics.registry.collect() for one in family.samples
              for label in one.labels}  # fmt: skip
     assert found - {"le"} == LABELS
