@@ -32,6 +32,13 @@ from tests.server import Server, start, stop
 from tests.stores import FakeClock, ServerClock, store_on
 
 ServerOf = Callable[[int], Server]
+# Files that run for more than 20 s, the longest first: what is dealt out last must be short, or
+# one worker ends long before the other.
+LONGEST = """
+  decision crashes simulation inputs_doors worker answers isolation completion cli apart dispatch
+  drive sqlite_store run_kill cases_run locks authority publication run_interrupt control
+  inputs_package cli_operator plans inputs_commands interleavings edge retry_run races
+"""
 THROUGH = pytest.StashKey[Counter[str]]()  # what went through pgbouncers
 
 
@@ -54,6 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):  # what is ignored here is so for all children
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
+    if hasattr(config.option, "loadscopereorder"):  # of xdist: by count of tests, not by length
+        config.option.loadscopereorder = False
     config.stash[THROUGH] = Counter()
     if config.getoption("--pgbouncer") and pgbouncer.find() is None:
         raise pytest.UsageError("--pgbouncer: there is none; apt-get install it, or set PGBOUNCER")
@@ -61,6 +70,11 @@ def pytest_configure(config: pytest.Config) -> None:
     here = [str(one.major) for one in find()[0]]
     if wish not in (None, "all", *here):
         raise pytest.UsageError(f"--postgres {wish}: only {', '.join(here) or 'none'} here")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {f"test_{name}": number for number, name in enumerate(LONGEST.split())}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
