@@ -69,6 +69,11 @@ class Cycle:
         return any(tally.applied for tally in self.tallies.values())
 
     @property
+    def faulted(self) -> int:
+        """How many candidates raised; each is in `fault_state` or in `trigger_state`."""
+        return sum(tally.faulted for tally in self.tallies.values())
+
+    @property
     def stopping(self) -> bool:
         """Whether runs with an intent were looked at: their executions should hear of it."""
         return any(self.tallies[road].scanned for road in ROADS if road in self.tallies)

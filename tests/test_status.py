@@ -140,6 +140,18 @@ def test_the_table_of_open_runs_is_bounded(store: Store, engine: Engine, tmp_pat
     assert "\nand 2 more\n" in told
 
 
+def test_a_fault_is_stuck_however_many_older_runs_are_open(
+    store: Store, engine: Engine, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qinglong_sql.cli.standing.LOOKED_AT", 3)
+    acting.publish(store, {"a": []})
+    runs = [acting.start(store, key=str(number)) for number in range(5)]
+    store.call("record_fault", p_run_id=runs[4], p_stage="frontier", p_error="QL500 broken")
+    found = found_by(store, clock, engine.dsn)
+    assert [row["run_id"] for row in found["stuck"] if row["waits_for"] == "fault"] == runs[4:]
+    assert not found["ok"] and found["looked_at_count"] == 4
+
+
 def test_check_tells_monitoring_what_is_stuck(facts: Facts) -> None:
     with standing_still(facts.now_ms):
         plain, checked = facts.shell("status"), facts.shell("status", "--check", "--json")

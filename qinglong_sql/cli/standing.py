@@ -42,7 +42,8 @@ def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
     false when the oldest of them is open for longer than HANDOVER_MS.
     """
     counted = store.read("open_run", order="admitted_at_ms, run_id", limit=COUNTED + 1)
-    runs = counted[:LOOKED_AT]
+    faults = store.read("fault_state", order="run_id, stage", limit=FAULTS)
+    runs = looked_at(store, counted, faults)
     held = {run["run_id"]: attempts_of(store, run["run_id"]) for run in runs}
     due = [row for stage in STAGES if (row := due_of(store, stage, screen.now))]
     edge = edge_of(dsn)
@@ -70,11 +71,19 @@ def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
         "running": [row for run in runs for row in running_of(run, held[run["run_id"]])],
         "due": due,
         "stuck": stuck,
-        "faults": store.read("fault_state", order="run_id, stage", limit=FAULTS),
+        "faults": faults,
         "packages": packages,
         "ended": ended,
         "last_failed": last_failed(store, packages, ended),
     }
+
+
+def looked_at(store: Store, counted: list[Row], faults: list[Row]) -> list[Row]:
+    """The oldest open runs, and behind them those that raised, which need a person as well."""
+    runs = counted[:LOOKED_AT]
+    known = {run["run_id"] for run in runs}
+    later = dict.fromkeys(row["run_id"] for row in faults if row["run_id"] not in known)
+    return runs + [run for run_id in later for run in store.read("open_run", run_id=run_id)]
 
 
 def served_by(
