@@ -577,8 +577,10 @@ def test_every_call_returns_its_connection(pooled: PooledStore) -> None:
 
 
 def test_a_connection_that_was_ended_ends_the_cycle_and_another_one_is_made(
-    pooled: PooledStore, postgres_dsn: str
+    pooled: PooledStore, postgres_dsn: str, postgres_server: Server
 ) -> None:
+    if postgres_server.entry:
+        pytest.skip("a pgbouncer takes another backend for one that is gone, and nobody notices")
     with psycopg.connect(postgres_dsn, autocommit=True) as dba:
         mine = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = %s"
         assert len(dba.execute(mine, ["qinglong-control"]).fetchall()) == 2
@@ -680,7 +682,7 @@ def publish_ticking(store: Any) -> None:
 
 
 def test_a_process_admits_fires_is_watched_executes_nothing_and_stops(
-    postgres_dsn: str, stack: ExitStack, tmp_path: Path
+    postgres_dsn: str, postgres_server: Server, stack: ExitStack, tmp_path: Path
 ) -> None:
     store = stack.enter_context(closing(open_store(postgres_dsn)))
     publish_ticking(store)
@@ -712,7 +714,8 @@ def test_a_process_admits_fires_is_watched_executes_nothing_and_stops(
         who = (
             "select usename, count(*) from pg_stat_activity where application_name = %s group by 1"
         )
-        assert dba.execute(who, ["qinglong-control"]).fetchall() == [(LOGIN, 4)]
+        found = dba.execute(who, ["qinglong-control"]).fetchall()
+        assert found == [(LOGIN, 4)] or postgres_server.entry  # a pgbouncer's sessions are its own
     assert one.stop() == 0
     assert one.parts("stop") == [name for name in STOP if name != "door"]
     assert one.lines()[-1]["message"] == "stopped" and one.get("/livez")[0] == 0
@@ -789,8 +792,8 @@ def test_a_server_that_does_not_answer_or_let_it_in_is_told_and_no_password(
     wrong = re.sub(r"//postgres:[^@]*@", "//postgres:s3cr3t-word@", postgres_dsn)
     failures = [
         (begun(stack, re.sub(r":\d+/", ":1/", wrong), tmp_path), "Connection refused"),
-        (begun(stack, wrong, tmp_path), "password authentication failed"),
-        (begun(stack, wrong, tmp_path, "--password-file", str(secret)), "password authentication"),
+        (begun(stack, wrong, tmp_path), "authentication failed"),
+        (begun(stack, wrong, tmp_path, "--password-file", str(secret)), "authentication failed"),
     ]
     for process, words in failures:
         assert process.ended() == 6, process.text()
