@@ -89,6 +89,7 @@ class Control:
         self._settings, self._parts, self._log, self._words = settings, parts, log, words
         self._asked = threading.Event()
         self._began: list[Owner] = []
+        self._rounds: list[Rounds] = []
         self._pool: Any = None
         self._store: Any = None
         self._sampling = threading.Lock()
@@ -138,6 +139,12 @@ class Control:
             ended.set()
         return self._ending
 
+    def refusal(self) -> str | None:
+        """Why this process is not ready, for people; None when it is."""
+        idle_s = self._settings.idle_ms / 1000
+        told = [self.fence.refusal(), *(one.stalled(idle_s) for one in self._rounds)]
+        return next((words for words in told if words is not None), None)
+
     def text(self) -> bytes:
         """What /metrics answers; what is due is looked at now, by one asker at a time."""
         meter, store, pool = self._parts.meter, self._store, self._pool
@@ -151,7 +158,7 @@ class Control:
                 self._log.trouble("metrics", self._words(failure))
             else:
                 self._log.well("metrics")
-        meter.ready(self.fence.refusal())
+        meter.ready(self.refusal())
         return meter.text()
 
     def _tripped(self, reason: str) -> None:
@@ -180,7 +187,7 @@ class Control:
         ]  # fmt: skip
 
     def _listen(self) -> Done:
-        listener = self._parts.listener(self.fence.refusal, self.text)
+        listener = self._parts.listener(self.refusal, self.text)
         listener.start()
         host = self._settings.listen[0]
         return Done(f"on {host} port {listener.port}", self._owner("listener", listener.stop))
@@ -219,6 +226,7 @@ class Control:
             self._words,
             watch=self._parts.watch(self._store) if name == SCHEDULER else None,
         )
+        self._rounds.append(rounds)
         lifecycle = self._parts.lifecycle(
             rounds, name=name, idle_ms=setting.idle_ms, on_error=rounds.failed
         )

@@ -16,6 +16,7 @@ from qinglong_sql.scheduler import Cycle, Pages, StageFailed, Turn
 from qinglong_sql.store import Store
 
 LOOK_S = 1.0  # how often the database's clock is looked at, at most
+STALLED_S = 60.0  # since a cycle came through, besides what an idle one waits
 
 Coordinator = Callable[[Store, Turn, Pages], Cycle]
 Words = Callable[[BaseException], str]
@@ -70,7 +71,7 @@ class Rounds:
         self._coordinator, self._store, self._pages = coordinator, store, pages
         self._fence, self._log, self._meter, self._words = fence, log, meter, words
         self._watch, self._clock = watch, clock
-        self._looked = clock()
+        self._looked = self._came = clock()
         self._turn = Turn(whole=watch is not None)
 
     def __call__(self) -> bool:
@@ -85,11 +86,18 @@ class Rounds:
             self._log.cycle(self.name, error.cycle, self._clock() - began)
             self._count(error.cycle, error.stage)
             raise
-        self._turn = cycle.next
-        self._log.cycle(self.name, cycle, self._clock() - began)
+        self._turn, self._came = cycle.next, self._clock()
+        self._log.cycle(self.name, cycle, self._came - began)
         self._log.well(self.name)
         self._count(cycle, None)
         return cycle.applied or cycle.next.whole
+
+    def stalled(self, idle_s: float) -> str | None:
+        """That no cycle came through for long, as when the database hangs; None when one did."""
+        age_s = self._clock() - self._came
+        if age_s < STALLED_S + idle_s:
+            return None
+        return f"no cycle of {self.name} came through for {age_s:.0f}s"
 
     def failed(self, error: Exception) -> None:
         """Tell of a cycle that failed; never raises."""
