@@ -291,6 +291,26 @@ def test_a_full_log_says_what_it_does_not_hold(scene: Scene) -> None:
         assert done.stderr == f"{full}77 bytes more are not kept\n"
 
 
+def test_a_log_with_a_hole_says_so_also_when_nothing_of_it_is_there(scene: Scene) -> None:
+    """A disk that was full; one that had no room for the count keeps the receipt in its place."""
+    scene.begin("a", 2)
+    scene.end("build", b"some\n", code=1)
+    scene.end("test", code=1)
+    dropped_file(scene.kept(scene.held["build"])).write_text("77\n")
+    dropped_file(scene.kept(scene.held["test"])).write_text('{"bytes_dropped":8}')
+    words = [f"is not whole: {n} bytes are not kept: the disk was full or failed" for n in (77, 8)]
+    done = scene.shell("logs", scene.run_id)
+    assert done.stdout == "build | some\n"
+    assert done.stderr.splitlines() == [
+        f"the log of build, attempt 1 {words[0]}",
+        f"the log of test, attempt 2 {words[1]}",
+    ]
+    rows = json.loads(scene.shell("logs", scene.run_id, "--json").stdout)
+    assert [one["missing"] for one in rows] == words
+    done = scene.shell("logs", scene.run_id, "test")
+    assert (done.stdout, done.stderr) == ("", f"this log {words[1]}\n")
+
+
 def test_a_real_run_is_followed_and_a_reader_that_leaves_ends_the_following(scene: Scene) -> None:
     shell = scene.shell
     run = "echo one; sleep 0.4; printf two; sleep 0.4; echo '; three'; [ $QL_TRY = 2 ]"

@@ -72,7 +72,7 @@ def logs(
         show = show_for(steps if whole else None, as_json and follow, raw)
         if follow:
             follower = Follower(store, run_id, state_folder(dsn), show, Patience(dsn),
-                                Lookout(store, dsn, complain))  # fmt: skip
+                                Lookout(store, dsn, run_id, complain))  # fmt: skip
             with until_interrupted():
                 follower.to_the_end(step, attempt, keep)
             return
@@ -88,7 +88,7 @@ def logs(
     lacking = [tail.attempt for tail in tails if tail not in there]
     if not there:
         raise Refused(not_here(lacking, 0))
-    empty = [tail.attempt for tail in there if not tail.size()]
+    empty = [tail.attempt for tail in there if not tail.size() and not tail.missing()]
     if as_json:
         told = [as_row(tail, keep) for tail in there]
         print_json(told if whole else told[0])
