@@ -28,9 +28,9 @@ GOOD = WORDS | {
     "cron": ["next", "@daily"], "schedules": [], "trigger": ["pause", "nightly", "none"],
     "purge": ["--older-than", "1d", "--preview"], "retry": ["RUN", "--preview"],
 }  # fmt: skip
-# nothing has run or failed, and nobody can be asked
-REFUSED = {"trigger": 5, "declare-stopped": 5, "retry": 5, "logs": 5, "restore": 2}
-SERVES = {"edge", "watch"}
+# nothing has run or failed, nobody can be asked, and no cluster is on SQLite
+REFUSED = {"control": 2, "trigger": 5, "declare-stopped": 5, "retry": 5, "logs": 5, "restore": 2}
+SERVES = {"edge", "watch", "resume"}
 BYTES = "\udcff\udcfe\x1b[2J"
 VARIABLES: tuple[dict[str, str | None], ...] = (
     {"HOME": None, "USER": None, "LOGNAME": None},
