@@ -65,7 +65,7 @@ FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL
 NAMED = re.compile(r"`([\w./-]+)`[^`\n]*:\s*$")
 HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)")
 SHELL_SIGNS = re.compile(r"[|&;<>()$`*?~\\]|^[A-Z_]+=")
-STAYS = re.compile(r"qinglong-sql edge\b[^|;]*")
+STAYS = re.compile(r"qinglong-sql (edge|control(?!.*--print-settings))\b[^|;]*")
 WITHIN_S = 90
 
 
@@ -263,7 +263,7 @@ class Reader:
                 stderr=sink, stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         self.staying.append((f"{where}: {text}", process))
-        size, until = said.stat().st_size, time.monotonic() + 2
+        size, until = said.stat().st_size, time.monotonic() + 20
         while said.stat().st_size == size and time.monotonic() < until:  # it greets, or not
             time.sleep(0.02)
 
@@ -376,6 +376,7 @@ def test_every_command_of_a_page_does_what_the_page_says(
         if dsn:
             with psycopg.connect(dsn, autocommit=True) as connection:
                 connection.execute(f"drop role {login}")  # type: ignore[arg-type]
+                connection.execute("drop role if exists qinglong_control")
 
 
 def test_pages_have_commands_and_no_exception_is_left_over() -> None:
