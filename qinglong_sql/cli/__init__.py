@@ -8,6 +8,7 @@ import click
 
 import qinglong_sql
 from qinglong_sql.cli.words import LINE_CHARS, complain, hush, settle_colour
+from qinglong_sql.start import KILLED
 
 COMPLETING = "_QINGLONG_SQL_COMPLETE"
 SENTENCE = 200
@@ -87,6 +88,9 @@ class Lazy(click.Group):
             if len(error.message) > LINE_CHARS:
                 error.message = f"{error.message[:LINE_CHARS]} …"  # type: ignore[misc]
             raise
+        except KeyboardInterrupt:  # between a command and the end
+            complain("interrupted")
+            raise SystemExit(KILLED) from None
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Read the group's own options."""

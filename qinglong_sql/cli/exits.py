@@ -17,6 +17,7 @@ from qinglong_sql.cli.words import Unsaid, complain, hush
 from qinglong_sql.errors import NotReady, QinglongError
 from qinglong_sql.package_fault import PackageFaults
 from qinglong_sql.package_source import WIDTH
+from qinglong_sql.start import begun
 from qinglong_sql.whole_file import NoFile
 
 P = ParamSpec("P")
@@ -69,11 +70,12 @@ def reported(command: Callable[P, Any]) -> Callable[P, Any]:
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
+            begun()
             return command(*args, **kwargs)
         except BrokenPipeError:
             hush()
             leave(Exit.OK)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, click.Abort):  # a question that is not answered as well
             complain("interrupted")
             leave(Exit.KILLED)
         except Exception as error:
