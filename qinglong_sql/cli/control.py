@@ -132,15 +132,15 @@ def serve(settings: ControlSettings) -> Exit:
     def words(error: BaseException) -> str:
         return without_secrets(without_secrets(words_of(error), settings.dsn), secret)
 
-    log.say(
-        "info",
-        "begin",
-        f"control {qinglong_sql.__version__} as pid {os.getpid()}: {place_of(settings.dsn)}",
-        pid=os.getpid(),
-        version=qinglong_sql.__version__,
-    )
     served = Control(settings, parts, log, words)
     with Interrupts(lambda: served.ask("asked to stop"), leave_at_once, LEAVE_WITHIN_S):
+        log.say(
+            "info",
+            "begin",
+            f"control {qinglong_sql.__version__} as pid {os.getpid()}: {place_of(settings.dsn)}",
+            pid=os.getpid(),
+            version=qinglong_sql.__version__,
+        )
         try:
             ending = served.run()
         except BootFailed as error:
