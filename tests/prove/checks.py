@@ -33,9 +33,7 @@ CHECKS = (
     Check("answers", "a lost answer is repeated and changes nothing", 25),
     Check("races", "two that touch one run: one wins, the other hears so; no deadlock", 130, 1),
     Check("cancels", "no run ends while something of it is alive", 30, 1),
-    Check(
-        "schedules", "each occurrence fires once: clock changes, deaths, wrong clocks, crowds", 100
-    ),
+    Check("schedules", "each time fires once: clock changes, deaths, wrong clocks, crowds", 60),
     Check("controls", "controls are killed, stopped, restarted: nothing stays or is twice", 60, 1),
     Check("power", "power fails: what was acknowledged is there again", 90, 2),
     Check("disks", "a full, failing or vanished disk is told, and work goes on", 130),
