@@ -46,12 +46,14 @@ VALUES = (
 SERVES = {
     "edge": {"", ".", "/", "-", "--", "--json"},
     "run": {"", ".", "/", "-", "--", "--json"},
+    "resume": {"RUN"},
     "watch": {"", "RUN", "ru"},
 }
 WORDS = {
     "init": ["x.yaml"], "check": ["jobs.yaml"], "import-crontab": ["tab"], "run": ["none.yaml"],
     "edge": ["--packages", "/none"], "publish": ["jobs.yaml"], "start": ["nightly", "etl"],
-    "cancel": ["RUN"], "retry": ["RUN"], "declare-stopped": ["RUN-1"], "show": ["RUN"],
+    "cancel": ["RUN"], "resume": ["none"], "retry": ["RUN"],
+    "declare-stopped": ["RUN-1"], "show": ["RUN"],
     "watch": ["none"], "events": ["RUN"], "explain": ["RUN"], "logs": ["RUN"],
     "graph": ["jobs.yaml", "etl"], "purge": ["--older-than", "1d"], "backup": ["b.db"],
     "restore": ["none.db"], "completion": ["bash"], "cron next": ["@daily"],

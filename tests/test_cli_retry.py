@@ -133,7 +133,8 @@ def test_an_open_retry_of_an_older_file_is_told(shell: Shell) -> None:
     retry = newest(shell)
     note = (
         f"note: run {retry[:12]} of generation 1 is still open (a retry of {old[:12]}); it keeps"
-        f" its generation: cancel it with qinglong-sql cancel {retry[:12]}\n"
+        f" its generation: go on with it by qinglong-sql resume {retry[:12]} or end it by"
+        f" qinglong-sql cancel {retry[:12]}\n"
     )
     assert "note" not in shell("publish", "jobs.yaml").stderr
     shell.write("jobs.yaml", MENDED + "  other: {steps: {a: {run: 'true'}}}\n")

@@ -136,15 +136,16 @@ def test_help_says_what_matters() -> None:
     matters = {
         "init": "--json", "check": "--json", "schema": "JSON Schema", "import-crontab": "--output",
         "run": "Ctrl-C", "edge": "--packages", "publish": "Runs that are open", "start": "--key",
-        "cancel": "Nothing new starts", "retry": "RUN", "declare-stopped": "--then",
-        "status": "--json", "runs": "--status", "show": "RUN", "watch": "Ctrl-C",
+        "resume": "generation", "cancel": "Nothing new starts", "retry": "RUN",
+        "declare-stopped": "--then", "status": "--json", "runs": "--status", "show": "RUN",
+        "watch": "Ctrl-C",
         "events": "--follow", "explain": "waits for", "logs": "--follow", "graph": "mermaid",
         "migrate": "--sql", "doctor": "Exit 6", "purge": "--older-than", "backup": "FILE",
         "restore": "FILE", "completion": "bash", "cron": "next",
-        "schedules": "--between", "trigger": "resume",
+        "schedules": "--between", "trigger": "resume", "control": "--listen",
     }  # fmt: skip
     assert matters.keys() == COMMANDS.keys()
-    no_json = ("schema", "edge", "completion", "cron", "trigger")
+    no_json = ("schema", "edge", "control", "completion", "cron", "trigger")
     no_database = ("init", "check", "schema", "import-crontab", "completion", "cron", "trigger")
     for name, word in matters.items():
         said = shell(name, "--help").stdout

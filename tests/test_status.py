@@ -94,7 +94,7 @@ def test_what_nobody_works_on_is_told_at_once(
     assert (found["ok"], found["driven"]) == (True, False), "whoever starts it may be on the way"
     with standing_still(clock.now_ms):
         lines = headlines(found, Screen(clock.now_ms, True, store.engine))
-    command = "edge" if store.engine == "sqlite" else "run FILE WORKFLOW"
+    command = "edge" if store.engine == "sqlite" else f"resume {run_id[:12]}"
     words = f"! nobody works on this database; 1 run waits: qinglong-sql {command}"
     assert lines == [(words, "yellow")]
     late = standing.HANDOVER_MS + 1
@@ -185,7 +185,8 @@ def test_what_is_long_due_and_not_done_is_stuck(
     clock.advance(1)
     found = found_by(store, clock, engine.dsn)
     assert kinds(found) == ["scheduler"] and not found["ok"]
-    wanted = "qinglong-sql edge" if store.engine == "sqlite" else "qinglong-sql run FILE WORKFLOW"
+    oldest = found["due"][0]["oldest_run_id"][:12]
+    wanted = "qinglong-sql edge" if store.engine == "sqlite" else f"qinglong-sql resume {oldest}"
     assert found["stuck"][0]["command"] == wanted
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "import-crontab": "crontab",
     "cron": "cron",
     "run": "run",
+    "resume": "resume",
     "edge": "edge",
     "control": "control",
     "publish": "package",

@@ -73,7 +73,8 @@ def cancel(
         rows = [*requested(store, list(chosen))]
         poke(dsn)
         only = store.read("explain", run_id=rows[0]["run_id"]) if len(run) == 1 else None
-        alone = nobody_drives(store, dsn) if any(map(is_open, rows)) else ""
+        still = [row["run_id"] for row in rows if is_open(row)]
+        alone = nobody_drives(store, dsn, still[0]) if still else ""
     if as_json:
         print_json(rows if only is None else {**rows[0], "waits": only})
     else:

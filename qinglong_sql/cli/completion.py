@@ -18,7 +18,7 @@ from qinglong_sql.store import Row, Span
 from qinglong_sql.store.glance import glance
 
 SHOWN = 50
-OPEN_ALONE = ("cancel", "watch", "explain")
+OPEN_ALONE = ("resume", "cancel", "watch", "explain")
 WHERE = {
     "bash": '~/.bashrc:  eval "$(qinglong-sql completion bash)"',
     "zsh": '~/.zshrc, after compinit:  eval "$(qinglong-sql completion zsh)"',

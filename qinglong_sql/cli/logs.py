@@ -72,7 +72,7 @@ def logs(
         show = show_for(steps if whole else None, as_json and follow, raw)
         if follow:
             follower = Follower(store, run_id, state_folder(dsn), show, Patience(dsn),
-                                Lookout(store, dsn, complain))  # fmt: skip
+                                Lookout(store, dsn, run_id, complain))  # fmt: skip
             with until_interrupted():
                 follower.to_the_end(step, attempt, keep)
             return

@@ -68,7 +68,7 @@ def show(run: str, with_input: bool, utc: bool, dsn: str, as_json: bool) -> None
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
         rows = waits(store, run_id)
         again = retry_of(store, run_id)
-        alone = nobody_drives(store, dsn) if row["status"] == "running" else ""
+        alone = nobody_drives(store, dsn, run_id) if row["status"] == "running" else ""
     needs, intent = needs_of(pairs), intents[0] if intents else None
     if as_json:
         more = {"steps": steps, "attempts": attempts, "needs": needs, "intent": intent}
@@ -187,7 +187,8 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
             one["declared"] = (last.get(one["step_key"]) or {}).get("declared")
         row = row if rows else the_run(store, row["run_id"])
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
-        alone = "" if row["status"] != "running" or as_json else nobody_drives(store, dsn)
+        unseen = row["status"] != "running" or as_json
+        alone = "" if unseen else nobody_drives(store, dsn, row["run_id"])
     reasons = [(one, reason_of(one, screen)) for one in rows]
     if as_json:
         print_json([{**one, "command": why.command, "stuck": why.stuck} for one, why in reasons])

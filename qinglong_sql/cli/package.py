@@ -110,8 +110,9 @@ def still_open(store: Store, package: str, generation: int, more: str, **target:
         retry = f" (a retry of {old[:12]})" if old else ""
         notes.append(
             f"note: run {row['run_id'][:12]} of generation {row['generation']} is still open"
-            f"{retry}; it keeps its generation: cancel it with"
-            f" qinglong-sql cancel {row['run_id'][:12]}{more}"
+            f"{retry}; it keeps its generation: go on with it by"
+            f" qinglong-sql resume {row['run_id'][:12]}{more}"
+            f" or end it by qinglong-sql cancel {row['run_id'][:12]}{more}"
         )
     if len(rows) > OPEN_SHOWN:
         way = f"qinglong-sql runs --status running --package {package}{more}"

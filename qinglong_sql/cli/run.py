@@ -1,15 +1,17 @@
-"""`run`: publish, start, drive and wait, in one process."""
+"""`run`: publish, start, drive and wait, in one process; `resume` drives what is open already."""
 
 import itertools
 import uuid
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from qinglong_sql.cli.declared import attempts_with
 from qinglong_sql.cli.exits import OF_STATUS, Exit, Refused, leave, reported, told_as
+from qinglong_sql.cli.interrupts import Interrupts
 from qinglong_sql.cli.joining import admit, patiently
 from qinglong_sql.cli.options import (
     opened,
@@ -22,9 +24,9 @@ from qinglong_sql.cli.options import (
     with_lease,
 )
 from qinglong_sql.cli.package import choose_target
-from qinglong_sql.cli.progress import view_for
+from qinglong_sql.cli.progress import View, view_for
 from qinglong_sql.cli.runs import run_input, with_input, with_input_file
-from qinglong_sql.cli.session import Session
+from qinglong_sql.cli.session import LEAVE_WITHIN_S, Session
 from qinglong_sql.cli.steps import step_table
 from qinglong_sql.cli.words import Row, coloured, complain, hush, print_json, say, span
 from qinglong_sql.evidence import RecordBroken, read_journal
@@ -33,6 +35,19 @@ from qinglong_sql.store import Store
 from qinglong_sql.worker import Worker
 
 GROUPS = ("ql_reader", "ql_admission", "ql_scheduler", "ql_worker")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_driving(command: F) -> F:
+    """The options of a command that drives a run: slots, lease_ms, grace_ms, quiet."""
+    command = click.option("--quiet", is_flag=True, help="Print nothing but errors.")(command)
+    command = with_grace(command)
+    command = with_lease("How long a step's lease lasts without a word of its worker.")(command)
+    return click.option(
+        "--slots",
+        type=click.IntRange(1, 1024),
+        help="Steps at once; default: one a processor, at least 4.",
+    )(command)
 
 
 @click.command()
@@ -41,14 +56,7 @@ GROUPS = ("ql_reader", "ql_admission", "ql_scheduler", "ql_worker")
 @with_input
 @with_input_file
 @click.option("--new", is_flag=True, help="Start another run even if an equal one is still open.")
-@click.option(
-    "--slots",
-    type=click.IntRange(1, 1024),
-    help="Steps at once; default: one a processor, at least 4.",
-)
-@with_lease("How long a step's lease lasts without a word of its worker.")
-@with_grace
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@with_driving
 @with_dsn
 @with_json
 @reported
@@ -76,38 +84,54 @@ def run(
     with opened(dsn, create=True) as store:
         view = view_for(as_json, quiet)
         try:
-            patiently(lambda: refuse_without_rights(store), view)
+            patiently(lambda: refuse_without_rights(store, "run"), view)
             key, more = str(uuid.uuid4()) if new else None, same_dsn(dsn)
-            row = patiently(
-                lambda: admit(store, package, kind, target, text, key, view, more), view
-            )
-            queues = sorted({task["queue"] for task in package.model["tasks"].values()})
-            worker = own_worker(
-                store,
-                state_folder(dsn),
-                queues=queues,
-                slots=slots,
-                lease_ms=lease_ms,
-                stop_grace_ms=grace_ms,
-                run_id=row["run_id"],
-                note=view.note,
-            )
-            session = patiently(lambda: Session(store, worker, row["run_id"], view), view)
-            ended = session.to_the_end()
+            queues = {task["queue"] for task in package.model["tasks"].values()}
+            options = {"slots": slots, "lease_ms": lease_ms, "stop_grace_ms": grace_ms}
+            # Whatever is heard from here on cancels the run, which may be stored already.
+            with Interrupts(None, None, LEAVE_WITHIN_S) as signals:
+                row = patiently(
+                    lambda: admit(store, package, kind, target, text, key, view, more),
+                    view,
+                    lambda: signals.count,
+                )
+                ended, killed = to_the_end(
+                    store, dsn, row["run_id"], queues, view, signals, **options
+                )
         finally:
             view.close()
         if as_json or not quiet:
             show_end(store, ended, as_json, same_dsn(dsn))
-    leave(Exit.KILLED if session.killed else OF_STATUS[ended["status"]])
+    leave(Exit.KILLED if killed else OF_STATUS[ended["status"]])
 
 
-def refuse_without_rights(store: Store) -> None:
+def to_the_end(
+    store: Store,
+    dsn: str,
+    run_id: str,
+    queues: Iterable[str],
+    view: View,
+    signals: Interrupts | None = None,
+    **options: Any,
+) -> tuple[Row, bool]:
+    """Drive one run with a worker of its own; the run as it is then, and whether it was killed.
+
+    `signals` are those that were listened to before it; `options` are those of a Worker.
+    """
+    worker = own_worker(
+        store, state_folder(dsn), run_id=run_id, queues=sorted(queues), note=view.note, **options
+    )
+    session = patiently(lambda: Session(store, worker, run_id, view, signals), view)
+    return session.to_the_end(), session.killed
+
+
+def refuse_without_rights(store: Store, command: str) -> None:
     """Raise Refused, before anything is stored, when the login cannot drive a run to its end."""
     lacks = getattr(store, "lacks", None)  # an embedded database has no logins
     missing = lacks(GROUPS) if lacks else []
     if missing:
         raise Refused(
-            f"this login lacks the rights of {', '.join(missing)}: `run` needs"
+            f"this login lacks the rights of {', '.join(missing)}: `{command}` needs"
             f" `grant {', '.join(GROUPS)} to LOGIN`"
         )
 

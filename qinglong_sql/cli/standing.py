@@ -159,7 +159,8 @@ def stuck_of(
             since = screen.since(row["oldest_due_at_ms"])
             words = f"nothing has worked on this database for {since}: work is due and stays"
             then = "a process that drives the runs"
-            _add(found, ("scheduler", ""), told, Reason(words, then, screen.driver(), True))
+            driver = screen.driver(row["oldest_run_id"])
+            _add(found, ("scheduler", ""), told, Reason(words, then, driver, True))
             found["scheduler", ""]["count"] += row["due_count"] - 1
     for run in runs:
         for row in why[run["run_id"]]:

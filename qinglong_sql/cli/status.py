@@ -86,7 +86,8 @@ def headlines(found: dict[str, Any], screen: Screen) -> list[tuple[str, str]]:
     if not found["driven"]:
         many = counted(found["open_count"], found["open_more"], "run")
         waits = "waits" if many == "1 run" else "wait"
-        words = f"! nobody works on this database; {many} {waits}: {screen.driver()}"
+        driver = screen.driver(found["open"][0]["run_id"])
+        words = f"! nobody works on this database; {many} {waits}: {driver}"
         lines.append((words, "yellow" if found["ok"] else "red"))
     if found["stuck"]:
         many = counted(len(found["stuck"]), False, "thing")

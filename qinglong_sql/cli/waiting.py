@@ -70,7 +70,7 @@ def wait_for(store: Store, run_id: str, *, dsn: str, timeout_ms: int | None = No
     the time is over, what `the_run` does for what is gone, and what is no trouble of the database.
     """
     began, pause, told = time.monotonic(), FIRST_MS / 1000, ""
-    lookout = Lookout(store, dsn, complain)
+    lookout = Lookout(store, dsn, run_id, complain)
     while True:
         try:
             run = the_run(store, run_id)
