@@ -19,10 +19,11 @@ LOST = ("psycopg.OperationalError", "psycopg.InterfaceError")
 T = TypeVar("T")
 
 
-def patiently(ask: Callable[[], T], view: View) -> T:
+def patiently(ask: Callable[[], T], view: View, enough: Callable[[], object] | None = None) -> T:
     """What `ask` answers; a connection that is lost is waited for, as while the run is driven.
 
-    Raises what time cannot mend, and the loss itself after a minute.
+    Raises what time cannot mend, the loss itself after a minute, and KeyboardInterrupt when it is
+    lost and somebody has `enough` of it.
     """
     end: float | None = None
     while True:
@@ -31,6 +32,8 @@ def patiently(ask: Callable[[], T], view: View) -> T:
         except Exception as error:
             if not is_lost(error) or (end is not None and time.monotonic() >= end):
                 raise
+            if enough and enough():
+                raise KeyboardInterrupt from error
             found = told_as(error)
             if end is None:
                 end = time.monotonic() + GIVE_UP_MS / 1000
