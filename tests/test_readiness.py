@@ -116,6 +116,8 @@ OBJECTS = {
         " suppress_redundant_updates_trigger()", "trigger mine on ql.run is not ours: drop it"),
     "a rule": ("create rule mine as on delete to ql.run do instead nothing",
         "rule mine on ql.run is not ours"),
+    "a rule of a view": ("create rule mine as on insert to ql.run_state do instead nothing",
+        "rule mine on ql.run_state is not ours: drop it"),
     "a policy": ("create policy mine on ql.run", "policy mine on ql.run is not ours"),
     "row security": ("alter table ql.run enable row level security",
         "table ql.run: row security is on, not unset"),
