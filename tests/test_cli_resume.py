@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from qinglong_sql.edge_packages import Packages, publisher
+from qinglong_sql.store import Store
 from tests.engines import Engine
 from tests.shell import Shell, ended, until
 from tests.site import kill_all_of
@@ -97,3 +99,34 @@ def test_an_interrupt_cancels_it_as_it_does_with_run(shell: Shell) -> None:
     process.send_signal(signal.SIGINT)
     assert ended(process) == 3, (shell.folder / "said").read_text()
     assert shell("resume", run_id).returncode == 3
+
+
+def test_a_folder_that_moves_under_open_runs_is_told(shell: Shell) -> None:
+    run_id = old_run(shell)
+    text = (shell.folder / "p.yaml").read_text()
+    here = shell.folder / "here"
+    for name in ("here", "there"):
+        shell.write(f"{name}/p.yaml", text)
+    words = "note: the folder of p is now {} (it was {}); runs that are open execute there too\n"
+    assert words.format(here, shell.folder) in shell("publish", "here/p.yaml").stderr
+    assert "folder" not in shell("publish", "here/p.yaml").stderr
+    done = shell("run", "there/p.yaml")
+    assert words.format(shell.folder / "there", here) in done.stdout
+    assert shell("resume", run_id).returncode == 0
+    assert (shell.folder / "there" / "ran").read_text() == "new\nold\n"
+
+
+def test_the_edge_tells_it_as_well(store: Store, tmp_path: Path) -> None:
+    said: list[str] = []
+    for name in ("a", "b", "b"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "p.yaml").write_text(OLD)
+        packages = Packages(
+            tmp_path / name,
+            publisher(store),
+            lambda event, words, **more: said.append(words),
+            lambda: 2**62,  # what is there has been left alone for long
+        )
+        packages.look()
+    (words,) = [one for one in said if one.startswith("note: ")]
+    assert f"is now {tmp_path / 'b'} (it was {tmp_path / 'a'});" in words

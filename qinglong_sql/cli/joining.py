@@ -6,12 +6,13 @@ from typing import TypeVar
 
 from qinglong_sql.canonical import derived_id, digest
 from qinglong_sql.cli.exits import told_as
-from qinglong_sql.cli.package import publish_package, still_open
+from qinglong_sql.cli.package import still_open
 from qinglong_sql.cli.progress import View
 from qinglong_sql.cli.runs import start_run
 from qinglong_sql.cli.words import Row
 from qinglong_sql.drive import GIVE_UP_MS
 from qinglong_sql.package import Package
+from qinglong_sql.publishing import publish_package
 from qinglong_sql.store import Store
 
 AGAIN_S = 0.5
@@ -62,7 +63,10 @@ def admit(
 
     With a key it is that run. It can be called again when nobody knows what became of it.
     """
-    generation = publish_package(store, package)["generation"]
+    published, moved = publish_package(store, package)
+    generation = published["generation"]
+    if moved:
+        view.note(moved)
     for words in still_open(store, package.key, generation, more, kind=kind, target_key=target):
         view.note(words)
     found = store.read(

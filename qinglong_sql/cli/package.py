@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,6 +14,7 @@ from qinglong_sql.limits import PACKAGE_BYTES
 from qinglong_sql.package import Package, load_package, parse_package
 from qinglong_sql.package_fault import WHY_HIDDEN, PackageFaults
 from qinglong_sql.package_source import HIDDEN
+from qinglong_sql.publishing import publish_package
 from qinglong_sql.store import Span, Store
 
 STDIN = "-"
@@ -62,9 +62,9 @@ def publish(file: Path, dsn: str, as_json: bool) -> None:
     """
     package = load_package(file)
     with opened(dsn, create=True) as store:
-        row = publish_package(store, package)
+        row, moved = publish_package(store, package)
         notes = still_open(store, package.key, row["generation"], same_dsn(dsn))
-    for note in notes:
+    for note in [moved, *notes] if moved else notes:
         complain(note)
     if as_json:
         print_json(row)
@@ -78,16 +78,6 @@ def read_package(file: Path) -> Package:
     if str(file) != STDIN:
         return load_package(file)
     return parse_package(sys.stdin.buffer.read(PACKAGE_BYTES + 1), STDIN)
-
-
-def publish_package(store: Store, package: Package) -> dict[str, Any]:
-    """Publish a checked package; the same content again is a replay (DESIGN §5)."""
-    return store.call(
-        "publish_package",
-        p_package_key=package.key,
-        p_manifest=package.manifest,
-        p_base_dir=str(package.base_dir),
-    )[0]
 
 
 def still_open(store: Store, package: str, generation: int, more: str, **target: str) -> list[str]:

@@ -19,12 +19,12 @@ from qinglong_sql.cli.options import (
     with_dsn,
     with_json,
 )
-from qinglong_sql.cli.package import publish_package
 from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.runs import retry_of, same_run
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import Row, complain, print_json, say, table
 from qinglong_sql.package import Package, load_package
+from qinglong_sql.publishing import publish_package
 from qinglong_sql.store import SQLITE, Store
 
 SAME = (
@@ -96,7 +96,10 @@ def retry(
             return
         if package is not None:
             refuse_file(store, old, package, f"{file}", key)
-            published = publish_package(store, package)["generation"]
+            answer, moved = publish_package(store, package)
+            published = answer["generation"]
+            if moved:
+                complain(moved)
         row = start_retry(store, old, key)
         poke(dsn)
         if wait:
