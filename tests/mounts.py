@@ -32,19 +32,36 @@ class Mount:
     folder: Path
 
     def attach(self) -> None:
-        """Mount; the loop device of a time before may take a moment to go. Raises CannotRun."""
+        """Mount. Raises CannotRun.
+
+        The loop device of a time before may take a moment to go, and a mount namespace that another
+        process made meanwhile keeps the file system whose power was lost for as long as it lives.
+        """
         words = ("mount", "-o", "loop", "-t", self.kind, self.image, self.folder)
         end = time.monotonic() + PATIENCE_S
-        while (done := _asked(*words)).returncode:
-            if "already mounted" not in done.stderr or time.monotonic() > end:
-                raise CannotRun(f"no loop device can be mounted here: {done.stderr.strip()}")
+        while (done := _asked(*words)).returncode or not self.answers():
+            if not done.returncode:
+                self.detach()
+            elif "already mounted" not in done.stderr:
+                end = 0.0
+            if time.monotonic() > end:
+                words_of_mount = done.stderr.strip() or "what was lost is still held"
+                raise CannotRun(f"no loop device can be mounted here: {words_of_mount}")
             time.sleep(0.05)
+
+    def answers(self) -> bool:
+        """Whether it is not one whose power was lost."""
+        try:
+            next(self.folder.iterdir(), None)
+            return True
+        except OSError:
+            return False
 
     def detach(self) -> None:
         """Unmount; what still holds a file there may take a moment to go. Raises OSError.
 
-        umount itself says when there is nothing to do: the list in /proc lacks lines while another
-        process mounts something, and a look at the folder fails when its power is lost.
+        umount itself says when there is nothing to do, since a look at the folder fails when its
+        power is lost.
         """
         end = time.monotonic() + PATIENCE_S
         while (done := _asked("umount", self.folder)).returncode:
