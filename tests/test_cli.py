@@ -242,7 +242,10 @@ def test_explain_names_what_a_run_waits_for(shell: Shell) -> None:
         "clean, pending (need): waits for the end of extract"
         in shell("explain", run_id[:10]).stdout
     )
-    assert shell("run", "jobs.yaml", "etl", "--quiet").stdout == ""
+    done = shell("run", "jobs.yaml", "etl", "--quiet")
+    words = f"run {run_id} failed: check: it ended with exit code 3"
+    look = f"look: qinglong-sql logs {run_id[:12]} check"
+    assert (done.stdout, done.stderr) == ("", f"{words}; {look}\n")
     said = f"nothing: the run has ended, failed\n  look: qinglong-sql show {run_id[:12]}\n"
     assert shell("explain", run_id).stdout == said
 

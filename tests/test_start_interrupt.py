@@ -1,8 +1,10 @@
 """Signals before the first step runs: while modules are imported, and once a run is stored."""
 
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ from typing import Any
 import pytest
 
 from qinglong_sql.store import open_store
-from tests.shell import HOME, Done, Shell
+from tests.shell import HOME, Done, Shell, until
+from tests.site import kill_all_of
 
 # Sends the signal when the module is looked for, as if it had come at that moment.
 HOOK = """\
@@ -101,3 +104,22 @@ def state(shell: Shell) -> dict[str, Any]:
     with closing(open_store(shell.dsn)) as store:
         (row,) = store.read("run_state")
     return row
+
+
+def test_trouble_in_turns_is_told_once(shell: Shell) -> None:
+    """The folder of a run is removed: database and executions fail, one after the other."""
+    shell.write("two.yaml", "package: two\ntasks: {t: {run: 'touch began; sleep 60'}}\n")
+    home = shell.folder / "home"
+    home.mkdir()
+    there = Shell(shell.folder, f"sqlite:///{home}/ql.db")
+    process = there.begin("run", "two.yaml", output=shell.folder / "output")
+    try:
+        until((shell.folder / "began").exists, process, "it runs")
+        shutil.rmtree(home)
+        time.sleep(5)
+        output = (shell.folder / "output").read_text()
+        lines = [one for one in output.splitlines() if one.startswith("trying again")]
+        assert lines and len(lines) == len(set(lines)) <= 4, output
+    finally:
+        kill_all_of(shell.folder)
+        process.wait()

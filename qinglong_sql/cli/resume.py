@@ -3,11 +3,13 @@
 import click
 
 from qinglong_sql.cli.exits import OF_STATUS, Exit, leave, reported
+from qinglong_sql.cli.interrupts import Interrupts
 from qinglong_sql.cli.joining import patiently
 from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.progress import view_for
 from qinglong_sql.cli.reread import steps_of
 from qinglong_sql.cli.run import refuse_without_rights, show_end, to_the_end, with_driving
+from qinglong_sql.cli.session import LEAVE_WITHIN_S
 
 
 @click.command()
@@ -42,11 +44,11 @@ def resume(
                 steps = patiently(lambda: steps_of(store, run_id), view)
                 queues = {one["queue"] for one in steps}
                 options = {"slots": slots, "lease_ms": lease_ms, "stop_grace_ms": grace_ms}
-                row, killed = to_the_end(store, dsn, run_id, queues, view, **options)
+                with Interrupts(None, None, LEAVE_WITHIN_S) as signals:
+                    row, killed = to_the_end(store, dsn, run_id, queues, view, signals, **options)
             else:
                 view.note(f"run {run_id} has ended before")
         finally:
             view.close()
-        if as_json or not quiet:
-            show_end(store, row, as_json, same_dsn(dsn))
+        show_end(store, row, as_json, same_dsn(dsn), quiet)
     leave(Exit.KILLED if killed else OF_STATUS[row["status"]])

@@ -27,7 +27,7 @@ from qinglong_sql.cli.package import choose_target
 from qinglong_sql.cli.progress import View, view_for
 from qinglong_sql.cli.runs import run_input, with_input, with_input_file
 from qinglong_sql.cli.session import LEAVE_WITHIN_S, Session
-from qinglong_sql.cli.steps import step_table
+from qinglong_sql.cli.steps import step_table, why
 from qinglong_sql.cli.words import Row, coloured, complain, hush, print_json, say, span
 from qinglong_sql.evidence import RecordBroken, read_journal
 from qinglong_sql.package import load_package
@@ -100,8 +100,7 @@ def run(
                 )
         finally:
             view.close()
-        if as_json or not quiet:
-            show_end(store, ended, as_json, same_dsn(dsn))
+        show_end(store, ended, as_json, same_dsn(dsn), quiet)
     leave(Exit.KILLED if killed else OF_STATUS[ended["status"]])
 
 
@@ -111,7 +110,7 @@ def to_the_end(
     run_id: str,
     queues: Iterable[str],
     view: View,
-    signals: Interrupts | None = None,
+    signals: Interrupts,
     **options: Any,
 ) -> tuple[Row, bool]:
     """Drive one run with a worker of its own; the run as it is then, and whether it was killed.
@@ -167,15 +166,20 @@ def numbers_of(folder: Path, run_id: str) -> list[int]:
     return sorted(found)
 
 
-def show_end(store: Store, run: Row, as_json: bool, more: str) -> None:
-    """Show the end. The exit code is the run's, whatever happens to the words."""
+def show_end(store: Store, run: Row, as_json: bool, more: str, quiet: bool = False) -> None:
+    """Show the end. The exit code is the run's, whatever happens to the words.
+
+    With `quiet` a run that has not succeeded is one line on standard error.
+    """
     for last in (False, True):
         try:
             steps = store.read("step_state", order="step_key", run_id=run["run_id"])
             attempts = attempts_with(store, run["run_id"])
             if as_json:
                 print_json({**run, "steps": steps})
-            else:
+            elif quiet and run["status"] != "succeeded":
+                complain(in_short(run, steps, attempts, more))
+            elif not quiet:
                 told(run, steps, attempts, more)
         except OSError:  # nobody reads any more
             hush()
@@ -197,9 +201,27 @@ def told(run: Row, steps: list[Row], attempts: list[Row], more: str) -> None:
         took = " still"
     say(f"{coloured(run['status'])}{took}, run {run['run_id']}")
     last = {attempt["step_key"]: attempt for attempt in attempts}
-    failed = [step for step in steps if step["status"] in ("failed", "timed_out")]
-    failed.sort(key=lambda step: (step["finished_at_ms"] or 0, step["step_key"]))
-    wrote = [one for one in failed if one["result_code"] != "executor_start_failed"]
+    wrote = [one for one in failures(steps) if one["result_code"] != "executor_start_failed"]
     for step in wrote[:1]:  # what failed first is mostly why the others did
         if step["step_key"] in last:
             say(f"look: qinglong-sql logs {run['run_id'][:12]} {step['step_key']}{more}")
+
+
+def in_short(run: Row, steps: list[Row], attempts: list[Row], more: str) -> str:
+    """The end of a run that has not succeeded in one line: what failed first, what to type."""
+    status = run["status"].replace("_", " ")
+    words = f"run {run['run_id']} {'is still open' if status == 'running' else status}"
+    look = f"show {run['run_id'][:12]}"
+    last = {attempt["step_key"]: attempt for attempt in attempts}
+    for step in failures(steps)[:1]:
+        attempt = last.get(step["step_key"])
+        words += f": {step['step_key']}: {why(step, attempt)}"
+        if attempt and step["result_code"] != "executor_start_failed":
+            look = f"logs {run['run_id'][:12]} {step['step_key']}"
+    return f"{words}; look: qinglong-sql {look}{more}"
+
+
+def failures(steps: list[Row]) -> list[Row]:
+    """The steps that failed, as they did."""
+    failed = [step for step in steps if step["status"] in ("failed", "timed_out")]
+    return sorted(failed, key=lambda step: (step["finished_at_ms"] or 0, step["step_key"]))
