@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from qinglong_sql.cli import cells, steps, timebar
+from qinglong_sql.cli import cells, progress, steps, timebar
 from qinglong_sql.cli.reasons import Screen, reason_of
 from qinglong_sql.cli.timebar import Axis
 from qinglong_sql.cli.words import age, moment, zone
@@ -189,6 +189,39 @@ def test_how_a_step_ended_in_one_set_of_words(
     assert ", after 2 tries" in told
     skipped = {**step, "status": "skipped", "result_code": "dependency_not_succeeded"}
     assert steps.why(skipped, None) == "a step that it needs did not succeed"
+
+
+def test_the_run_s_own_timeout_is_told_and_no_other(
+    store: Store, engine: Engine, clock: FakeClock, tmp_path: Path
+) -> None:
+    run_id = acting.begun(store, {"a": [], "b": [], "c": ["b"]}, run_timeout_ms=60_000)
+    held = acting.lease(store, "o1", "o2")
+    acting.run(store, *held.values())
+    acting.report(store, held["a"], how="deadline", exit_code=None)
+    acting.advance(store, run_id)
+    clock.advance(60_001)
+    store.call("deadline_run", p_run_id=run_id)
+    acting.converge(store, run_id)
+    shell, passed = Shell(tmp_path, engine.dsn), "the run's own timeout passed"
+    with standing_still(clock.now_ms):
+        told = shell("explain", run_id).stdout
+    assert told.startswith(f"{passed} at ") and "(timeout)" not in told
+    acting.report(store, held["b"], how="stop", exit_code=None)
+    acting.converge(store, run_id)
+    told = shell("show", run_id).stdout
+    assert "a: it ran longer than its timeout\n" in told
+    assert f"b: it was stopped, since {passed}\n" in told
+    assert f"c  cancelled: {passed}\n" in told
+    assert shell("explain", run_id).stdout.startswith(
+        f"nothing: the run has ended, timed_out: {passed}\n"
+    )
+    watch = progress.Watch(store, run_id, progress.Silent())
+    watch.look(clock.now_ms)
+    said = {one["step_key"]: progress.said(one, clock.now_ms) for one in watch.steps()}
+    assert said["b"].endswith(f": it was stopped, since {passed}")
+    assert said["c"] == f"cancelled: {passed}" and "stopped" not in said["a"]
+    ended = shell("resume", run_id)
+    assert ended.returncode == 4 and f"it was stopped, since {passed}" in ended.stdout
 
 
 # --- terminals

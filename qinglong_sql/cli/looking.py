@@ -9,10 +9,19 @@ from qinglong_sql.cli import COMMANDS, cells, declared
 from qinglong_sql.cli.alone import nobody_drives
 from qinglong_sql.cli.exits import reported
 from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
-from qinglong_sql.cli.reasons import ORDER, Reason, Screen, reason_of, served, short, waits
+from qinglong_sql.cli.reasons import (
+    ORDER,
+    Reason,
+    Screen,
+    intent_words,
+    reason_of,
+    served,
+    short,
+    waits,
+)
 from qinglong_sql.cli.reread import steps_of, the_run
 from qinglong_sql.cli.runs import input_of, retry_of
-from qinglong_sql.cli.steps import BAD, CODES, NAMED, flow_table, groups, in_words, needs_of
+from qinglong_sql.cli.steps import BAD, CODES, NAMED, by_run, flow_table, groups, in_words, needs_of
 from qinglong_sql.cli.timebar import legend
 from qinglong_sql.cli.words import (
     COLOURS,
@@ -31,6 +40,7 @@ from qinglong_sql.cli.words import (
 WRONG = 8
 MADE_KEY = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|ru[0-9a-f]{24}"  # nobody chose it
 NO_INPUT = digest("{}")
+TIMED_OUT = "workflow_timed_out"
 LOOKING = ("logs", "status")
 Pair = tuple[Row, Reason]  # a row of `explain`, and its words
 
@@ -74,7 +84,7 @@ def show(run: str, with_input: bool, utc: bool, dsn: str, as_json: bool) -> None
         more = {"steps": steps, "attempts": attempts, "needs": needs, "intent": intent}
         print_json({**row, **more, **given})
         return
-    wide = cells.room()
+    wide, steps = cells.room(), by_run(row, steps)
     header(row, intent, screen, wide)
     vouched(attempts, wide)
     drawn, bars = flow_table(row, steps, attempts, needs, wide)
@@ -194,7 +204,8 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
         print_json([{**one, "command": why.command, "stuck": why.stuck} for one, why in reasons])
         return
     if not rows:
-        ended = f"nothing: the run has ended, {row['status']}"
+        late = f": {CODES[TIMED_OUT]}" * (row["result_code"] == TIMED_OUT)
+        ended = f"nothing: the run has ended, {row['status']}{late}"
         say(ended if row["status"] != "running" else "nothing: the next cycle moves it")
         if row["status"] not in ("running", "succeeded"):
             vouched(attempts, cells.room())
@@ -204,7 +215,7 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     if row["cancel_requested_at_ms"] is not None:
         does = "nobody is there to carry it out" if alone else "what runs is being stopped"
         at = screen.at(row["cancel_requested_at_ms"])
-        words = f"cancellation requested ({row['cancel_reason']}) at {at}: {does}"
+        words = f"{intent_words(row['cancel_reason'])} at {at}: {does}"
         say_wrapped(words, wide, 2, fg="yellow")
     if alone:
         say_wrapped(f"! {alone}", wide, 2, fg="yellow")

@@ -149,7 +149,7 @@ def reason_of(row: Row, screen: Screen) -> Reason:
         )
     if kind == "need" and row["waits_on"] != "frontier":
         return Reason(f"waits for {row['waits_on']}", "the end of that step")
-    words = {"intent": f"cancellation requested ({row['waits_on']})"}.get(kind, "could go on")
+    words = intent_words(row["waits_on"]) if kind == "intent" else "could go on"
     if row["due_at_ms"] is not None and row["due_at_ms"] > screen.now:
         at = screen.at(row["due_at_ms"])
         return Reason(
@@ -162,6 +162,12 @@ def reason_of(row: Row, screen: Screen) -> Reason:
     return _undriven({**row, "due_at_ms": since}, screen) or Reason(
         words, BY_ITSELF, screen.driver(row["run_id"])
     )
+
+
+def intent_words(reason: str) -> str:
+    """Why a run is being ended: somebody asked, or its own time is over."""
+    late = CODES["workflow_timed_out"]
+    return late if reason == "timeout" else f"cancellation requested ({reason})"
 
 
 def _unknown(row: Row, screen: Screen) -> Reason:

@@ -27,7 +27,7 @@ from qinglong_sql.cli.package import choose_target
 from qinglong_sql.cli.progress import View, view_for
 from qinglong_sql.cli.runs import run_input, with_input, with_input_file
 from qinglong_sql.cli.session import LEAVE_WITHIN_S, Session
-from qinglong_sql.cli.steps import step_table, why
+from qinglong_sql.cli.steps import by_run, step_table, why
 from qinglong_sql.cli.words import Row, coloured, complain, hush, print_json, say, span
 from qinglong_sql.evidence import RecordBroken, read_journal
 from qinglong_sql.package import load_package
@@ -175,12 +175,13 @@ def show_end(store: Store, run: Row, as_json: bool, more: str, quiet: bool = Fal
         try:
             steps = store.read("step_state", order="step_key", run_id=run["run_id"])
             attempts = attempts_with(store, run["run_id"])
+            shown = by_run(run, steps)
             if as_json:
                 print_json({**run, "steps": steps})
             elif quiet and run["status"] != "succeeded":
-                complain(in_short(run, steps, attempts, more))
+                complain(in_short(run, shown, attempts, more))
             elif not quiet:
-                told(run, steps, attempts, more)
+                told(run, shown, attempts, more)
         except OSError:  # nobody reads any more
             hush()
         except Exception as error:  # a lost connection comes back with the next call
