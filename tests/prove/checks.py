@@ -38,5 +38,5 @@ CHECKS = (
     Check("power", "power fails: what was acknowledged is there again", 90, 2),
     Check("disks", "a full, failing or vanished disk is told, and work goes on", 130),
     Check("inputs", "bad input is refused in words and leaves nothing", 40, 2),
-    Check("small", "small machines: memory, waits, bytes, wake-ups", 85),
+    Check("small", "small machines: memory, waits, bytes, wake-ups", 125),
 )
