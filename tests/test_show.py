@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -222,6 +223,39 @@ def test_the_run_s_own_timeout_is_told_and_no_other(
     assert said["c"] == f"cancelled: {passed}" and "stopped" not in said["a"]
     ended = shell("resume", run_id)
     assert ended.returncode == 4 and f"it was stopped, since {passed}" in ended.stdout
+
+
+def test_times_on_both_sides_of_a_change_have_their_offsets(
+    store: Store, engine: Engine, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock goes back by an hour between start and end."""
+    changes = datetime(2026, 11, 30, 13, 15, 28, tzinfo=UTC)  # J334
+    monkeypatch.setenv("TZ", "WIN0SUM-1,J1/0,J334/14:15:28")
+    time.tzset()
+    try:
+        clock.advance(int(changes.timestamp() * 1000) - 5_000 - clock.now_ms)
+        run_id = acting.begun(store, {"a": []})
+        shell = Shell(tmp_path, engine.dsn)
+        with standing_still(clock.now_ms):
+            assert "\nstarted  14:15:23 UTC+01:00\n" in shell("show", run_id).stdout
+            assert "STARTED (UTC+01:00)" in shell("runs").stdout
+        clock.advance(10_000)
+        acting.finish(store, run_id)
+        acting.advance(store, run_id)
+        acting.start(store, key="two")
+        with standing_still(clock.now_ms):
+            told = shell("show", run_id).stdout
+            assert "\nstarted  14:15:23+01:00\nended    13:15:33+00:00, after 10s\n" in told
+            runs = shell("runs").stdout
+            assert "STARTED " in runs and "STARTED (" not in runs
+            assert " 14:15:23+01:00 " in runs and " 13:15:33+00:00 " in runs
+            told = shell("show", run_id, "--utc").stdout
+            assert "\nstarted  13:15:23 UTC\nended    13:15:33, after 10s\n" in told
+            assert "STARTED (UTC)" in shell("runs", "--utc").stdout
+            assert moment(clock.now_ms - 10_000, clock.now_ms) == "14:15:23+01:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 # --- terminals

@@ -26,7 +26,9 @@ from qinglong_sql.cli.timebar import legend
 from qinglong_sql.cli.words import (
     COLOURS,
     Row,
+    moment,
     now_ms,
+    one_zone,
     print_json,
     say,
     say_wrapped,
@@ -109,16 +111,21 @@ def show(run: str, with_input: bool, utc: bool, dsn: str, as_json: bool) -> None
 def header(row: Row, intent: Row | None, screen: Screen, wide: int) -> None:
     """What a run is, since when, and what somebody wants of it."""
     code = row["result_code"]
+    times = (screen.now, row["admitted_at_ms"], row["finished_at_ms"])
+    same = one_zone(times, utc=screen.utc)
+    started, ended = (
+        moment(at_ms, screen.now, utc=screen.utc, offset=not same) for at_ms in times[1:]
+    )
     told = [
         ("run", row["run_id"]),
         ("target", f"{row['package_key']} / {row['target_key']}, generation {row['generation']}"),
         ("status", f"{sign_of(row['status'])} {row['status']}"
                    + (f": {CODES.get(code, code)}" if code else "")),
-        ("started", f"{screen.at(row['admitted_at_ms'])} {zone(screen.now, utc=screen.utc)}"),
+        ("started", f"{started} {zone(screen.now, utc=screen.utc)}" if same else started),
     ]  # fmt: skip
     if row["finished_at_ms"] is not None:
         took = span(row["admitted_at_ms"], row["finished_at_ms"])
-        told.append(("ended", f"{screen.at(row['finished_at_ms'])}, after {took}"))
+        told.append(("ended", f"{ended}, after {took}"))
     elif row["deadline_at_ms"] is not None:
         told.append(("deadline", screen.at(row["deadline_at_ms"])))
     if row.get("retry_of_run_id"):
