@@ -51,6 +51,40 @@ def runs_in(file: Path) -> set[str]:
 # -- backup
 
 
+def test_a_database_and_its_backup_are_their_owners_alone(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold inputs and environments; the journal beside follows, whatever the umask lets."""
+    before = os.umask(0o022)
+    try:
+        new = shell.folder / "new" / "new.db"
+        shell.write("p.yaml", "package: p\ntasks: {t: {run: 'true'}}\n")
+        dsn = ("--dsn", f"sqlite:///{new}")
+        assert shell("migrate", *dsn).returncode == 0
+        with closing(open_store(dsn[1])):
+            assert shell("publish", "p.yaml", *dsn).returncode == 0
+            assert modes(new) == {0o600}, list(new.parent.iterdir())
+        made: list[int] = []
+        monkeypatch.setattr(snapshot, "synced", lambda path: made.append(mode_of(path)))
+        copy = shell.folder / "copy.db"
+        assert shell("backup", copy, *dsn).returncode == 0
+        assert (made, mode_of(copy)) == ([0o600], 0o600)
+        new.chmod(0o644)
+        with closing(open_store(dsn[1])):
+            assert shell("publish", "p.yaml", *dsn).returncode == 0
+            assert modes(new) == {0o644}, "who let others read keeps that"
+    finally:
+        os.umask(before)
+
+
+def modes(file: Path) -> set[int]:
+    return {mode_of(one) for one in file.parent.glob(f"{file.name}*") if one.is_file()}
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
 def test_a_backup_is_the_database_at_one_moment(shell: Shell, file: Path) -> None:
     runs = started(file, 3)
     file.chmod(0o640)
