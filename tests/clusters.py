@@ -54,8 +54,12 @@ class Cluster:
         self.made = server.Server(
             made.binaries, made.scratch, made.port, made.password, child, made.alive, made.owner
         )
+        self.until_it_answers()
+
+    def until_it_answers(self) -> None:
+        """Wait until a recovery is over. Raises server.NoServer."""
         end = time.monotonic() + UP_S
-        while child.poll() is None and time.monotonic() < end:  # postmaster.pid may be an old one
+        while self.is_up() and time.monotonic() < end:  # postmaster.pid may be an old one
             with contextlib.suppress(psycopg.OperationalError):
                 psycopg.connect(self.address).close()
                 return

@@ -58,6 +58,7 @@ def _rounds(setting: Setting, verdict: Verdict, place: Path, up: Cluster, what: 
             if not up.is_up():
                 verdict.count(f"servers that ended for want of a {what}")
                 up.restart()
+            up.until_it_answers()
             code = ended(process, 90)
         finally:
             if process.poll() is None:
