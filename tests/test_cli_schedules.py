@@ -8,7 +8,7 @@ import pytest
 from qinglong_sql.schedule import run_schedule
 from tests.acting import Engine, Store
 from tests.shell import Shell
-from tests.stores import FakeClock
+from tests.stores import FakeClock, ship_clock
 from tests.test_schedule import NIGHTLY, begun, publish
 
 
@@ -63,7 +63,9 @@ def test_a_trigger_is_paused_resumed_and_fired(store: Store, shell: Shell) -> No
     assert shell("trigger", "pause", "nightly", "none").returncode == 5
 
 
-def test_a_trigger_that_raises_is_seen_everywhere(store: Store, shell: Shell) -> None:
+def test_a_trigger_that_raises_is_seen_everywhere(
+    store: Store, engine: Engine, shell: Shell
+) -> None:
     publish(store, cron="no cron at all")
     run_schedule(store)
     status = json.loads(shell("status", "--json").stdout)
@@ -71,6 +73,8 @@ def test_a_trigger_that_raises_is_seen_everywhere(store: Store, shell: Shell) ->
     assert not status["ok"] and "no cron at all" in row["words"]
     assert row["command"].startswith("qinglong-sql trigger resume nightly every-night")
     assert "no cron at all" in shell("status").stdout
+    if engine.kind == "postgres":
+        ship_clock(engine.dsn)
     assert "fault: trigger nightly/every-night, 1 times:" in shell("doctor").stdout
     assert "raised: 'no cron at all'" in shell("schedules").stdout
 
