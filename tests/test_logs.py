@@ -6,12 +6,15 @@ import random
 import shlex
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from qinglong_sql.cli.log_lack import barred
 from qinglong_sql.cli.tail import Tail, for_terminal, open_log
 from qinglong_sql.evidence import LOG_CAP_BYTES
 from qinglong_sql.workplace import dropped_file
@@ -402,3 +405,39 @@ def test_a_run_without_any_logs_here_is_one_line(scene: Scene) -> None:
     )
     done = scene.shell("logs", scene.run_id)
     assert (done.returncode, done.stdout, done.stderr) == (5, "", f"refused: {said}")
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """As nobody, where the tests are root; who is not is kept out of a folder of mode 0 as well."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_folder_that_is_closed_to_us_is_told_with_its_owner(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    through(scene)
+    with tempfile.TemporaryDirectory() as name:  # all may enter what is above it
+        state = Path(name)
+        state.chmod(0o755)
+        (state / "0").mkdir(mode=0)
+        with another_user():
+            words = barred(state)
+            assert barred(state / "none") == "" and barred(state / "0" / "in") != ""
+        assert words == (
+            f"permission denied: {state / '0'} is {state.owner()}'s, and no other user's"
+        )
+    for place in ("logs", "follow"):
+        monkeypatch.setattr(f"qinglong_sql.cli.{place}.barred", lambda _: words)
+    assert "permission" not in scene.shell("logs", scene.run_id).stderr
+    shutil.rmtree(scene.folder / "worker")
+    for more in ((), ("ship",), ("-f",)):
+        done = scene.shell("logs", scene.run_id, *more)
+        assert words in done.stderr and "no log" not in done.stderr, done.stderr
