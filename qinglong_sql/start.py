@@ -1,11 +1,16 @@
-"""The first thing that the command line does: until a command begins, Ctrl-C is one word."""
+"""The first thing that the command line does: until a command begins, Ctrl-C is one word.
 
+Nothing is imported before that is settled, hence the module that `signal` itself is made of.
+"""
+
+import _signal as signal  # type: ignore[import-not-found]
 import os
-import signal
-from contextlib import suppress
-from types import FrameType
 
 KILLED = 130  # exits.Exit, which is not imported yet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
 
 
 def main() -> None:
@@ -17,10 +22,12 @@ def main() -> None:
     command_line(prog_name="qinglong-sql")
 
 
-def leave(number: int, frame: FrameType | None) -> None:
+def leave(number: int, frame: "FrameType | None") -> None:
     """Nothing has begun that had to be ended, and an import may swallow what is raised in it."""
-    with suppress(OSError):
+    try:  # noqa: SIM105  contextlib is not there yet
         os.write(2, b"interrupted\n")
+    except OSError:
+        pass
     os._exit(KILLED)
 
 

@@ -17,7 +17,7 @@ from tests.site import kill_all_of
 
 # Sends the signal when the module is looked for, as if it had come at that moment.
 HOOK = """\
-import os, signal, sys
+import os, sys, _signal as signal
 class Interrupting:
     def find_spec(name, path=None, target=None):
         if name == os.environ["INTERRUPTED_AT"]:
@@ -37,6 +37,7 @@ def shell(sqlite_dsn: str, tmp_path: Path) -> Shell:
 @pytest.mark.parametrize(
     ("module", "words"),
     [
+        ("enum", ("runs",)),
         ("click", ("runs",)),
         ("qinglong_sql.cli.edge", ("edge",)),
         ("qinglong_sql.cli.run", ("run", "one.yaml")),
