@@ -155,6 +155,8 @@ def read_output(folder: Path) -> str | None:
         raise ValueError(f"QL_OUTPUT cannot be read: {error.strerror}") from error
     if len(raw) > OUTPUT_FILE_BYTES:
         raise ValueError(f"QL_OUTPUT is larger than {OUTPUT_BYTES} bytes")
+    if not raw.strip():
+        raise ValueError("QL_OUTPUT is empty: write a JSON object to it, or no file at all")
     try:
         value = read_json(raw)
     except ValueError as error:

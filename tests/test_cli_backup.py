@@ -132,6 +132,22 @@ def test_a_copy_is_of_one_moment_while_somebody_writes(
     assert 3 < len(seen) < 200
 
 
+def test_a_folder_that_takes_no_backup_is_named(
+    shell: Shell, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the database, which is all right."""
+    away = shell.folder / "away"
+    away.mkdir()
+    real = os.access
+    monkeypatch.setattr(
+        "os.access",
+        lambda path, mode, **how: path != away and real(path, mode, **how),
+    )
+    done = shell("backup", "away/b.db")
+    assert done.returncode == 5 and list(away.iterdir()) == []
+    assert done.stderr.startswith("refused: away/b.db: this user cannot make files in ")
+
+
 def test_only_sqlite_is_backed_up_here(tmp_path: Path) -> None:
     for words in (("backup", "x.db"), ("restore", "x.db", "--yes")):
         done = Shell(tmp_path, "postgresql://nobody@127.0.0.1:1/x")(*words)

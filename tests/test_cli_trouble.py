@@ -80,6 +80,9 @@ def test_a_file_that_cannot_be_read_is_one_line(shell: Shell) -> None:
         for words in ("check", "run", "publish", "graph"):
             done = shell(words, "no.yaml")
             said = (done.returncode, done.stdout, done.stderr)
+            if words in ("run", "publish"):
+                done = shell(words, "-")
+                assert done.returncode == 2 and "standard input has no folder" in done.stderr
             assert said == (2, "", "no.yaml: No such file or directory\n")
             done = shell(words, "strange.yaml")
             assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
@@ -234,6 +237,14 @@ def test_a_login_is_told_what_it_lacks(
                 done = shell(*words)
                 assert done.returncode == 5 and "permission denied" in done.stderr
                 assert "grant ql_reader" in done.stderr and done.stderr.count("\n") == 1
+            here = postgres_dsn.rsplit("/", 1)[1]
+            admin.execute(f'grant create on database "{here}" to ql_migrator'.encode())
+            for given in ("", "ql_reader"):
+                if given:
+                    admin.execute(f"grant {given} to {name}".encode())
+                done = shell("migrate")
+                assert done.returncode == 5 and done.stderr.count("\n") == 1, done.stderr
+                assert "permission denied" in done.stderr and "grant ql_migrator to" in done.stderr
             admin.execute(f"grant ql_reader to {name}".encode())
             assert shell("runs").stdout == "no runs\n"
             done = shell("doctor")

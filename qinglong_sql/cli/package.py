@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from qinglong_sql.cli.exits import Exit, Refused, leave, painted_fault, reported
+from qinglong_sql.cli.exits import BadFile, Exit, Refused, leave, painted_fault, reported
 from qinglong_sql.cli.options import opened, package_file, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.spelling import did_you_mean
 from qinglong_sql.cli.words import complain, print_json, say
@@ -60,7 +60,7 @@ def publish(file: Path, dsn: str, as_json: bool) -> None:
 
     Runs that are open keep the definition that they started with.
     """
-    package = load_package(file)
+    package = load_for_runs(file)
     with opened(dsn, create=True) as store:
         row, moved = publish_package(store, package)
         notes = still_open(store, package.key, row["generation"], same_dsn(dsn))
@@ -71,6 +71,16 @@ def publish(file: Path, dsn: str, as_json: bool) -> None:
         return
     said = "published" if row["outcome"] == "published" else "already active"
     say(f"{row['package_key']} generation {row['generation']} {said}")
+
+
+def load_for_runs(file: Path) -> Package:
+    """The package of a file whose folder steps run in. Raises BadFile for `-`, PackageFaults."""
+    if str(file) == STDIN:
+        raise BadFile(
+            "standard input has no folder for steps to run in: write it to a file first"
+            " (`qinglong-sql check -` checks it)"
+        )
+    return load_package(file)
 
 
 def read_package(file: Path) -> Package:

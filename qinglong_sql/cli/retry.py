@@ -11,19 +11,13 @@ from qinglong_sql.canonical import derived_id
 from qinglong_sql.cli.alone import edge_here, silent_words
 from qinglong_sql.cli.cells import room
 from qinglong_sql.cli.exits import Refused, reported
-from qinglong_sql.cli.options import (
-    opened,
-    poke,
-    resolve_run,
-    same_dsn,
-    with_dsn,
-    with_json,
-)
+from qinglong_sql.cli.options import opened, poke, resolve_run, same_dsn, with_dsn, with_json
+from qinglong_sql.cli.package import load_for_runs
 from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.runs import retry_of, same_run
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import Row, complain, print_json, say, table
-from qinglong_sql.package import Package, load_package
+from qinglong_sql.package import Package
 from qinglong_sql.publishing import publish_package
 from qinglong_sql.store import SQLITE, Store
 
@@ -77,7 +71,7 @@ def retry(
             "--preview publishes and starts nothing: leave --file (`publish` it first),"
             " --wait and --key out"
         )
-    package = None if file is None else load_package(file)
+    package = None if file is None else load_for_runs(file)
     published = None
     with opened(dsn) as store:
         again = None if key is not None else retry_of_purged(store, run)

@@ -23,14 +23,13 @@ from qinglong_sql.cli.options import (
     with_json,
     with_lease,
 )
-from qinglong_sql.cli.package import choose_target
+from qinglong_sql.cli.package import choose_target, load_for_runs
 from qinglong_sql.cli.progress import View, view_for
 from qinglong_sql.cli.runs import run_input, with_input, with_input_file
 from qinglong_sql.cli.session import LEAVE_WITHIN_S, Session
 from qinglong_sql.cli.steps import by_run, step_table, why
 from qinglong_sql.cli.words import Row, coloured, complain, hush, print_json, say, span
 from qinglong_sql.evidence import RecordBroken, read_journal
-from qinglong_sql.package import load_package
 from qinglong_sql.store import Store
 from qinglong_sql.worker import Worker
 
@@ -78,7 +77,7 @@ def run(
     A run that was killed goes on when it is started again with the same file, workflow and input.
     The first Ctrl-C (TERM, HUP) cancels the run and waits for what runs; a second one kills it.
     """
-    package = load_package(file)
+    package = load_for_runs(file)
     kind, target = choose_target(package, workflow)
     text = run_input(pairs, input_file)
     with opened(dsn, create=True) as store:

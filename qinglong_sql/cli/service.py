@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from qinglong_sql import migrate as revisions
-from qinglong_sql.cli.exits import NOT_ALLOWED, Exit, Refused, leave, reported
+from qinglong_sql.cli.exits import NOT_ALLOWED, Exit, Refused, first_line, leave, reported
 from qinglong_sql.cli.options import opened, with_dsn, with_json
 from qinglong_sql.cli.words import print_json, say, span
 from qinglong_sql.store import Store
@@ -37,13 +37,26 @@ def migrate(to: str, offline: bool, dsn: str, as_json: bool) -> None:
         return
     if dsn.startswith(revisions.SQLITE):
         Path(dsn.removeprefix(revisions.SQLITE)).parent.mkdir(parents=True, exist_ok=True)
-    before = revisions.current(dsn)
-    after = revisions.upgrade(dsn, to)
+    before, after = upgraded(dsn, to)
     if as_json:
         print_json({"before": before, "after": after})
     else:
         said = "already at" if before == after else "now at"
         say(f"{said} revision {after}")
+
+
+def upgraded(dsn: str, to: str) -> tuple[str | None, str]:
+    """Where a database stood before, and stands then. Raises Refused for a login that may not."""
+    try:
+        return revisions.current(dsn), revisions.upgrade(dsn, to)
+    except Exception as error:
+        cause = getattr(error, "orig", None) or error
+        if getattr(cause, "sqlstate", None) != NOT_ALLOWED:
+            raise
+        raise Refused(
+            f"PostgreSQL: {first_line(cause)}; the schema is made by ql_migrator: log in as it,"
+            " or as a login with `grant ql_migrator to LOGIN`"
+        ) from error
 
 
 def known_revisions() -> list[str]:
