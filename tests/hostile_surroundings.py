@@ -23,7 +23,8 @@ STREAMS = {
 # words that succeed here and print something; `serves` are tested where they can be stopped
 GOOD = WORDS | {
     "init": ["new.yaml", "--force"], "import-crontab": ["tab"], "run": ["jobs.yaml", "hello"],
-    "cancel": ["--package", "nightly", "--workflow", "hello"], "declare-stopped": ["RUN-1", "--reason", "seen"],
+    "cancel": ["--package", "nightly", "--workflow", "hello"],
+    "declare-stopped": ["RUN-1", "--reason", "seen"],
     "show": ["RUN"], "logs": ["RUN"], "backup": ["b.db", "--force"], "restore": ["b.db"],
     "cron": ["next", "@daily"], "schedules": [], "trigger": ["pause", "nightly", "none"],
     "purge": ["--older-than", "1d", "--preview"], "retry": ["RUN", "--preview"],
