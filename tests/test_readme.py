@@ -62,7 +62,7 @@ PROGRAMS = (
 COMMANDS = ("", "sh", "bash", "shell")
 CRONTAB = "MAILTO=ann\n# nightly backup\n0 3 * * * /usr/local/bin/backup --full\n"
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
-NAMED = re.compile(r"`([\w./-]+)`[^`\n]*:\s*$")
+NAMED = re.compile(r"`([\w./-]*\.\w+)`[^`\n]*:\s*$")  # `migrate` is no file
 HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)")
 SHELL_SIGNS = re.compile(r"[|&;<>()$`*?~\\]|^[A-Z_]+=")
 STAYS = re.compile(r"qinglong-sql (edge|control(?!.*--print-settings))\b[^|;]*")
