@@ -92,7 +92,7 @@ def test_an_execution_knows_who_it_is_and_none_of_our_settings(site: Site) -> No
         ("echo '[1]'", "not a JSON object"),
         ("echo 'no json'", "not the JSON"),
         ('echo "{\\"n\\": NaN}"', "not finite"),
-        ("true", "not the JSON"),  # an empty file
+        ("true", "QL_OUTPUT is empty"),
         (f'printf \'{{"n":"%{OUTPUT_BYTES}s"}}\' x', "larger"),
         ("head -c 300000 /dev/zero", "larger"),
     ],
