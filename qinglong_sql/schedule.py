@@ -5,6 +5,7 @@ they are used is the commit's decision, by the database's clock and under its lo
 """
 
 import os
+import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -16,6 +17,9 @@ from qinglong_sql.store import Contended, Row, Store
 
 SCHEDULE: Final = "schedule"
 OUTCOMES = frozenset({"applied", "settled", "blocked", "contended", "faulted"})
+# A publication, or the claim of another scheduler that looks at the row, is over by then; what is
+# left keeps its claim, and would wait for the end of it.
+AGAIN_S: Final = (0.0, 0.002, 0.008, 0.032)
 NEVER_MS: Final = 250_247_232_000_000  # the year 9900, where `next_fire` ends
 
 
@@ -44,9 +48,13 @@ def run_schedule(
         if len(page) > size or len(set(keys)) < len(keys):
             raise StalledContinuation(SCHEDULE, size, keys)
         found = [_decided(store, row, token, grace_ms) for row in page]
-        for place, answer in enumerate(found):
-            if answer["outcome"] == "contended":  # most of all a publication that is over by now
-                found[place] = _decided(store, page[place], token, grace_ms)
+        for pause_s in AGAIN_S:
+            places = [at for at, answer in enumerate(found) if answer["outcome"] == "contended"]
+            if not places:
+                break
+            time.sleep(pause_s)
+            for at in places:
+                found[at] = _decided(store, page[at], token, grace_ms)
         tally = _added(tally, page, found, has_more=len(page) == size)
         if not tally.has_more or not any(one["outcome"] != "contended" for one in found):
             break

@@ -20,7 +20,7 @@ from qinglong_sql.schedule import run_schedule
 from qinglong_sql.scheduler import Turn, local_cycle
 from qinglong_sql.store.postgres import PostgresStore
 from tests import acting
-from tests.acting import Engine, Store
+from tests.acting import Engine, Row, Store
 from tests.server import Server, log
 from tests.stores import FakeClock, ServerClock, store_on
 from tests.test_schedule import (
@@ -79,6 +79,23 @@ def test_a_trigger_that_was_edited_again_and_again_fires_once(
     with closing(store_on(engine, clock)) as one, closing(store_on(engine, clock)) as two:
         assert run_schedule(one).effects + run_schedule(two).effects == 1
     assert times(store) == [due_ms]
+
+
+def test_a_commit_that_meets_another_s_look_at_its_row_is_repeated_at_once(
+    store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the occurrence would wait until the end of its own claim, for half a minute."""
+    clock.set(begun(store))
+    call, answers = store.call, ["contended"] * 4
+
+    def meeting(step: str, /, **params: object) -> list[Row]:
+        if step == "commit_schedule" and answers:
+            return [{"outcome": answers.pop()}]
+        return call(step, **params)
+
+    monkeypatch.setattr(store, "call", meeting)
+    assert run_schedule(store).effects == 1 and not answers
+    assert len(runs(store)) == 1
 
 
 def test_those_who_lose_an_occurrence_are_silent(

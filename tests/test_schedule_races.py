@@ -112,7 +112,7 @@ def test_a_generation_that_is_held_gives_the_claim_back(
     row = due(store, clock)
     foreign.execute("select from ql.package_generation for update")
     assert commit(store, row)["outcome"] == "contended"
-    assert run_schedule(store).contended == 1  # and that was tried twice, and no page follows
+    assert run_schedule(store).contended == 1  # and that was tried again, and no page follows
     foreign.rollback()
     assert run_schedule(store).effects == 1 and len(fired(store)) == 1
 
