@@ -323,6 +323,49 @@ $$;
 ALTER FUNCTION ql.add_steps(p_effects ql.effect[], p_wanted bigint) OWNER TO ql_migrator;
 
 --
+-- Name: admit_occurrence(text, text, text, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.admit_occurrence(p_run_id text, p_package_key text, p_trigger_key text, p_scheduled_at_ms bigint) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_kind text;
+  v_target_key text;
+begin
+  update ql.trigger_run as m
+  set open_at_ms = null
+  where m.package_key = p_package_key
+    and m.trigger_key = p_trigger_key
+    and m.open_at_ms is not null
+    and (select r.status from ql.run as r where r.run_id = m.run_id) is distinct from 'running';
+  select t.kind, t.target_key
+  into v_kind, v_target_key
+  from ql.trigger as t
+  where t.package_key = p_package_key and t.trigger_key = p_trigger_key;
+  if not ql.admit_run(
+    p_run_id,
+    p_package_key,
+    v_kind,
+    v_target_key,
+    coalesce(p_trigger_key || ' ' || p_scheduled_at_ms, p_trigger_key),
+    '{}',
+    null,
+    p_trigger_key,
+    p_scheduled_at_ms
+  ) then
+    return false;
+  end if;
+  insert into ql.trigger_run (run_id, package_key, trigger_key, open_at_ms)
+  values (p_run_id, p_package_key, p_trigger_key, ql.now_ms());
+  return true;
+end;
+$$;
+
+ALTER FUNCTION ql.admit_occurrence(p_run_id text, p_package_key text, p_trigger_key text, p_scheduled_at_ms bigint) OWNER TO ql_migrator;
+
+--
 -- Name: admit_ready_steps(text[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
@@ -368,10 +411,10 @@ $$;
 ALTER FUNCTION ql.admit_ready_steps(p_run_ids text[]) OWNER TO ql_migrator;
 
 --
--- Name: admit_run(text, text, text, text, text, text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: admit_run(text, text, text, text, text, text, text, text, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text) RETURNS boolean
+CREATE FUNCTION ql.admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text, p_trigger_key text, p_scheduled_at_ms bigint) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -380,7 +423,7 @@ declare
 begin
   if not ql.insert_run(
     p_run_id, p_package_key, p_kind, p_target_key, p_run_key, ql.sha256_hex(p_input),
-    p_retry_of_run_id
+    p_retry_of_run_id, p_trigger_key, p_scheduled_at_ms
   ) then
     return false;
   end if;
@@ -401,7 +444,7 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text) OWNER TO ql_migrator;
+ALTER FUNCTION ql.admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text, p_trigger_key text, p_scheduled_at_ms bigint) OWNER TO ql_migrator;
 
 --
 -- Name: advance_frontiers(text[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -739,6 +782,50 @@ end;
 $$;
 
 ALTER FUNCTION ql.canonical_object(p_value jsonb) OWNER TO ql_migrator;
+
+--
+-- Name: check_claim(text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.check_claim(p_owner text, p_token text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  if coalesce(length(p_owner), 0) not between 1 and 200
+    or coalesce(length(p_token), 0) not between 1 and 64
+  then
+    raise exception 'a claim has an owner and a token' using errcode = 'QL400';
+  end if;
+end;
+$$;
+
+ALTER FUNCTION ql.check_claim(p_owner text, p_token text) OWNER TO ql_migrator;
+
+--
+-- Name: check_commit(bigint, bigint, bigint, bigint, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.check_commit(p_cursor_ms bigint, p_due_at_ms bigint, p_observed_at_ms bigint, p_next_at_ms bigint, p_grace_ms bigint) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  if not coalesce(
+    p_due_at_ms >= 0
+    and p_next_at_ms > p_observed_at_ms
+    and p_next_at_ms >= p_due_at_ms
+    and p_due_at_ms = coalesce(p_cursor_ms, p_due_at_ms)
+    and p_grace_ms between 0 and 300000,
+    false
+  ) then
+    raise exception 'the due time is the cursor, the next one is later than what was observed'
+      using errcode = 'QL400';
+  end if;
+end;
+$$;
+
+ALTER FUNCTION ql.check_commit(p_cursor_ms bigint, p_due_at_ms bigint, p_observed_at_ms bigint, p_next_at_ms bigint, p_grace_ms bigint) OWNER TO ql_migrator;
 
 --
 -- Name: check_manifest(text, jsonb); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -1116,6 +1203,27 @@ $$;
 ALTER FUNCTION ql.expire_runs(p_run_ids text[]) OWNER TO ql_migrator;
 
 --
+-- Name: find_trigger(text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.find_trigger(p_package_key text, p_trigger_key text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  perform
+  from ql.trigger as t
+  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> 'withdrawn';
+  if not found then
+    raise exception 'no trigger % in package %', p_trigger_key, p_package_key
+      using errcode = 'QL404';
+  end if;
+end;
+$$;
+
+ALTER FUNCTION ql.find_trigger(p_package_key text, p_trigger_key text) OWNER TO ql_migrator;
+
+--
 -- Name: hold_run(text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
@@ -1188,10 +1296,34 @@ $$;
 ALTER FUNCTION ql.hold_session(p_worker_id text, p_session_id text) OWNER TO ql_migrator;
 
 --
--- Name: insert_run(text, text, text, text, text, text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: hold_triggers(text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text) RETURNS boolean
+CREATE FUNCTION ql.hold_triggers(p_package_key text, p_trigger_key text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  perform
+  from ql.trigger as t
+  where t.package_key = p_package_key and t.trigger_key = coalesce(p_trigger_key, t.trigger_key)
+  order by t.trigger_key
+  for no key update;
+  perform
+  from ql.trigger_schedule as s
+  where s.package_key = p_package_key and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
+  order by s.trigger_key
+  for no key update;
+end;
+$$;
+
+ALTER FUNCTION ql.hold_triggers(p_package_key text, p_trigger_key text) OWNER TO ql_migrator;
+
+--
+-- Name: insert_run(text, text, text, text, text, text, text, text, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text, p_trigger_key text, p_scheduled_at_ms bigint) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1246,7 +1378,8 @@ begin
 
   insert into ql.run (
     run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-    deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
+    deadline_at_ms, retry_of_run_id, trigger_key, scheduled_at_ms, admitted_at_ms, status, version,
+    attempt_count, updated_at_ms
   )
   select
     p_run_id,
@@ -1260,6 +1393,8 @@ begin
     v_step_count,
     v_now_ms + v_timeout_ms,
     p_retry_of_run_id,
+    p_trigger_key,
+    p_scheduled_at_ms,
     v_now_ms,
     'running',
     0,
@@ -1278,7 +1413,7 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text) OWNER TO ql_migrator;
+ALTER FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text, p_trigger_key text, p_scheduled_at_ms bigint) OWNER TO ql_migrator;
 
 --
 -- Name: intend(text[], text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -2298,6 +2433,30 @@ $$;
 ALTER FUNCTION ql.retry_runs(p_run_ids text[]) OWNER TO ql_migrator;
 
 --
+-- Name: return_claim(text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.return_claim(p_package_key text, p_trigger_key text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  update ql.trigger_schedule as s
+  set
+    state_version = s.state_version + 1,
+    claim_owner = null,
+    claim_token = null,
+    claim_expires_at_ms = null,
+    claimed_at_ms = null,
+    seen_at_ms = null
+  where s.package_key = p_package_key and s.trigger_key = p_trigger_key;
+  perform ql.set_due(p_package_key, p_trigger_key);
+end;
+$$;
+
+ALTER FUNCTION ql.return_claim(p_package_key text, p_trigger_key text) OWNER TO ql_migrator;
+
+--
 -- Name: runs_of(ql.command[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
@@ -2313,6 +2472,44 @@ $$;
 ALTER FUNCTION ql.runs_of(p_commands ql.command[]) OWNER TO ql_migrator;
 
 --
+-- Name: set_due(text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.set_due(p_package_key text, p_trigger_key text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  update ql.trigger_schedule as s
+  set
+    state_version = s.state_version + 1,
+    claim_owner = null,
+    claim_token = null,
+    claim_expires_at_ms = null,
+    claimed_at_ms = null,
+    seen_at_ms = null
+  from ql.trigger as t
+  where s.package_key = p_package_key
+    and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
+    and s.claim_token is not null
+    and t.package_key = s.package_key
+    and t.trigger_key = s.trigger_key
+    and t.state <> 'active';
+
+  update ql.trigger_schedule as s
+  set due_at_ms = d.due_at_ms
+  from ql.schedule_due as d
+  where s.package_key = p_package_key
+    and s.trigger_key = coalesce(p_trigger_key, s.trigger_key)
+    and d.package_key = s.package_key
+    and d.trigger_key = s.trigger_key
+    and d.due_at_ms is distinct from s.due_at_ms;
+end;
+$$;
+
+ALTER FUNCTION ql.set_due(p_package_key text, p_trigger_key text) OWNER TO ql_migrator;
+
+--
 -- Name: set_trigger(text, text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
@@ -2321,14 +2518,8 @@ CREATE FUNCTION ql.set_trigger(p_package_key text, p_trigger_key text, p_state t
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-  perform
-  from ql.trigger as t
-  where t.package_key = p_package_key and t.trigger_key = p_trigger_key and t.state <> 'withdrawn'
-  for no key update;
-  if not found then
-    raise exception 'no trigger % in package %', p_trigger_key, p_package_key
-      using errcode = 'QL404';
-  end if;
+  perform ql.hold_triggers(p_package_key, p_trigger_key);
+  perform ql.find_trigger(p_package_key, p_trigger_key);
 
   update ql.trigger as t
   set state = p_state, updated_at_ms = ql.now_ms()
@@ -2349,6 +2540,10 @@ CREATE FUNCTION ql.set_triggers(p_package_key text, p_generation bigint, p_trigg
 declare
   v_now_ms bigint := ql.now_ms();
 begin
+  perform ql.hold_triggers(p_package_key, null);
+  delete from ql.trigger_fault as f
+  where f.package_key = p_package_key;
+
   update ql.trigger_schedule as s
   set
     next_fire_at_ms = null,
@@ -2356,6 +2551,8 @@ begin
     claim_owner = null,
     claim_token = null,
     claim_expires_at_ms = null,
+    claimed_at_ms = null,
+    seen_at_ms = null,
     updated_at_ms = v_now_ms
   from ql.trigger as t
   where s.package_key = p_package_key
@@ -2416,6 +2613,7 @@ begin
   where t.package_key = p_package_key
     and t.state <> 'withdrawn'
     and p_triggers -> t.trigger_key is null;
+  perform ql.set_due(p_package_key, null);
 end;
 $$;
 
@@ -2720,7 +2918,9 @@ begin
           v_old.target_key,
           coalesce(p_run_key, ''),
           v_old.input,
-          p_run_id
+          p_run_id,
+          null,
+          null
         )
       then
         v_outcome := 'created';
@@ -2788,7 +2988,7 @@ begin
     exit when found;
     -- false: someone else has just started it, and may purge it before we look
     if ql.admit_run(
-      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null
+      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null, null, null
     ) then
       v_outcome := 'created';
     end if;
@@ -2841,11 +3041,15 @@ begin
     return query select p_package_key, v_newest, 'existing';
     return;
   end if;
+  perform ql.hold_triggers(p_package_key, null);
   update ql.trigger as t
   set
     state = 'withdrawn',
     updated_at_ms = v_now_ms
   where t.package_key = p_package_key and t.state <> 'withdrawn';
+  delete from ql.trigger_fault as f
+  where f.package_key = p_package_key;
+  perform ql.set_due(p_package_key, null);
   return query select p_package_key, v_generation, 'withdrawn';
 end;
 $$;
@@ -2924,6 +3128,62 @@ $$;
 ALTER FUNCTION ql_operator.declare_stopped(p_attempt_id text, p_reason text, p_actor text, p_follow text) OWNER TO ql_authority;
 
 --
+-- Name: fire_trigger(text, text, text); Type: FUNCTION; Schema: ql_operator; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_operator.fire_trigger(p_package_key text, p_trigger_key text, p_run_key text) RETURNS TABLE(run_id text, outcome text, status text, generation bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '1s'
+    AS $$
+#variable_conflict use_column
+declare
+  v_run_id text := ql.derived_id(
+    'ru', p_package_key, 'trigger', p_trigger_key, 'fire', p_run_key
+  );
+  v_outcome text := 'existing';
+begin
+  perform ql.assert_read_committed();
+  if p_package_key is null
+    or p_trigger_key is null
+    or coalesce(length(p_run_key), 0) not between 1 and 200
+  then
+    raise exception 'package, trigger and a run key of 1 to 200 characters are needed'
+      using errcode = 'QL400';
+  end if;
+
+  if not exists (select from ql.run as r where r.run_id = v_run_id) then
+    perform
+    from ql.package_generation as g
+    where g.package_key = p_package_key and g.state = 'active'
+    for share;
+    perform
+    from ql.trigger_schedule as s
+    where s.package_key = p_package_key and s.trigger_key = p_trigger_key
+    for no key update;
+    perform ql.find_trigger(p_package_key, p_trigger_key);
+    if ql.admit_occurrence(v_run_id, p_package_key, p_trigger_key, null) then
+      v_outcome := 'created';
+    end if;
+  end if;
+  return query
+  select
+    r.run_id,
+    v_outcome,
+    r.status,
+    r.generation
+  from ql.run as r
+  where r.run_id = v_run_id;
+end;
+$$;
+
+ALTER FUNCTION ql_operator.fire_trigger(p_package_key text, p_trigger_key text, p_run_key text) OWNER TO ql_authority;
+
+--
 -- Name: pause_trigger(text, text); Type: FUNCTION; Schema: ql_operator; Owner: ql_authority
 --
 
@@ -2939,6 +3199,7 @@ CREATE FUNCTION ql_operator.pause_trigger(p_package_key text, p_trigger_key text
 begin
   perform ql.assert_read_committed();
   perform ql.set_trigger(p_package_key, p_trigger_key, 'paused');
+  perform ql.set_due(p_package_key, p_trigger_key);
   return query select p_trigger_key, 'paused';
 end;
 $$;
@@ -3000,6 +3261,9 @@ CREATE FUNCTION ql_operator.resume_trigger(p_package_key text, p_trigger_key tex
 begin
   perform ql.assert_read_committed();
   perform ql.set_trigger(p_package_key, p_trigger_key, 'active');
+  delete from ql.trigger_fault as f
+  where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
+  perform ql.set_due(p_package_key, p_trigger_key);
   return query select p_trigger_key, 'active';
 end;
 $$;
@@ -3071,6 +3335,7 @@ begin
   delete from ql.run_input as i where i.run_id = any(v_run_ids);
   delete from ql.agenda as g where g.run_id = any(v_run_ids);
   delete from ql.run_fault as f where f.run_id = any(v_run_ids);
+  delete from ql.trigger_run as m where m.run_id = any(v_run_ids);
   delete from ql.run as r where r.run_id = any(v_run_ids);
 
   return query
@@ -3143,6 +3408,246 @@ end;
 $$;
 
 ALTER FUNCTION ql_scheduler.advance_frontier(p_run_id text) OWNER TO ql_authority;
+
+--
+-- Name: claim_schedule(text, text, integer); Type: FUNCTION; Schema: ql_scheduler; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_scheduler.claim_schedule(p_owner text, p_token text, p_limit integer) RETURNS TABLE(package_key text, trigger_key text, cron text, tz text, next_fire_at_ms bigint, since_ms bigint, state_version bigint, claim_version bigint, observed_at_ms bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET lock_timeout TO '1s'
+    AS $$
+#variable_conflict use_column
+declare
+  v_now bigint;
+begin
+  perform ql.assert_read_committed();
+  perform ql.check_claim(p_owner, p_token);
+  if p_limit is null or p_limit not between 1 and 32 then
+    raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
+  end if;
+
+  return query
+  select
+    s.package_key,
+    s.trigger_key,
+    t.cron,
+    t.tz,
+    s.next_fire_at_ms,
+    s.updated_at_ms,
+    s.state_version,
+    s.claim_version,
+    s.claimed_at_ms
+  from ql.trigger_schedule as s
+  join ql.trigger as t on t.package_key = s.package_key and t.trigger_key = s.trigger_key
+  where s.claim_token = p_token and s.claim_owner = p_owner
+  order by coalesce(s.next_fire_at_ms, 0), s.package_key, s.trigger_key;
+  if found then
+    return;
+  end if;
+
+  v_now := ql.now_ms();
+  return query
+  with picked as materialized (
+    select
+      d.package_key,
+      d.trigger_key,
+      d.due_at_ms
+    from ql.trigger_schedule as d
+    where d.due_at_ms <= v_now
+    order by d.due_at_ms, d.package_key, d.trigger_key
+    limit p_limit
+    for no key update skip locked
+  ),
+  claimed as (
+    update ql.trigger_schedule as s
+    set
+      state_version = s.state_version + 1,
+      claim_owner = p_owner,
+      claim_token = p_token,
+      claim_version = s.claim_version + 1,
+      claim_expires_at_ms = v_now + 30000,
+      claimed_at_ms = v_now,
+      -- who was in time and died does not make it late: another takes over as soon as it may
+      seen_at_ms = case
+        when s.claim_expires_at_ms >= v_now - 30000 then s.seen_at_ms
+        else v_now
+      end,
+      due_at_ms = v_now + 30000
+    from picked as p
+    where s.package_key = p.package_key
+      and s.trigger_key = p.trigger_key
+      -- a scalar subquery, which no planner makes a join with all triggers of
+      and (
+        select g.state
+        from ql.trigger as t
+        join ql.package_generation as g
+          on g.package_key = t.package_key and g.generation = t.generation
+        where t.package_key = p.package_key
+          and t.trigger_key = p.trigger_key
+          and t.state = 'active'
+      ) = 'active'
+    returning
+      s.package_key,
+      s.trigger_key,
+      (
+        select t.cron
+        from ql.trigger as t
+        where t.package_key = s.package_key and t.trigger_key = s.trigger_key
+      ) as cron,
+      (
+        select t.tz
+        from ql.trigger as t
+        where t.package_key = s.package_key and t.trigger_key = s.trigger_key
+      ) as tz,
+      s.next_fire_at_ms,
+      s.updated_at_ms,
+      s.state_version,
+      s.claim_version
+  )
+  select
+    c.package_key,
+    c.trigger_key,
+    c.cron,
+    c.tz,
+    c.next_fire_at_ms,
+    c.updated_at_ms,
+    c.state_version,
+    c.claim_version,
+    v_now
+  from claimed as c
+  order by coalesce(c.next_fire_at_ms, 0), c.package_key, c.trigger_key;
+end;
+$$;
+
+ALTER FUNCTION ql_scheduler.claim_schedule(p_owner text, p_token text, p_limit integer) OWNER TO ql_authority;
+
+--
+-- Name: commit_schedule(text, text, text, text, bigint, bigint, bigint, bigint, bigint, bigint, bigint); Type: FUNCTION; Schema: ql_scheduler; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_scheduler.commit_schedule(p_package_key text, p_trigger_key text, p_owner text, p_token text, p_claim_version bigint, p_state_version bigint, p_cursor_ms bigint, p_due_at_ms bigint, p_observed_at_ms bigint, p_next_at_ms bigint, p_grace_ms bigint) RETURNS TABLE(outcome text, disposition text, cause text, run_id text, next_fire_at_ms bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET lock_timeout TO '1s'
+    AS $$
+#variable_conflict use_column
+declare
+  v_schedule ql.trigger_schedule;
+  v_now bigint;
+  v_cursor bigint := case
+    when p_due_at_ms > p_observed_at_ms then p_due_at_ms
+    else p_next_at_ms
+  end;
+  v_disposition text;
+  v_cause text;
+  v_run_id text;
+begin
+  perform ql.assert_read_committed();
+  perform ql.check_claim(p_owner, p_token);
+  perform ql.check_commit(p_cursor_ms, p_due_at_ms, p_observed_at_ms, p_next_at_ms, p_grace_ms);
+  select s.*
+  into v_schedule
+  from ql.trigger_schedule as s
+  where s.package_key = p_package_key and s.trigger_key = p_trigger_key
+  for no key update skip locked;
+  if not found then
+    perform ql.find_trigger(p_package_key, p_trigger_key);
+    return query select 'contended', null, null, null, null::bigint;
+    return;
+  end if;
+
+  v_now := ql.now_ms();
+  if v_schedule.claim_token is null
+    and v_schedule.state_version = p_state_version + 1
+    and v_schedule.claim_version = p_claim_version
+    and v_schedule.next_fire_at_ms = v_cursor
+  then
+    return query select 'settled', null, null, v_schedule.last_run_id, v_cursor;
+    return;
+  end if;
+  -- a clock that has gone back since the claim proves nothing: it is not decided by
+  if v_schedule.state_version is distinct from p_state_version
+    or v_schedule.next_fire_at_ms is distinct from p_cursor_ms
+    or v_schedule.claim_owner is distinct from p_owner
+    or v_schedule.claim_token is distinct from p_token
+    or v_schedule.claim_version is distinct from p_claim_version
+    or v_schedule.claimed_at_ms is distinct from p_observed_at_ms
+    or v_now not between v_schedule.claimed_at_ms and v_schedule.claim_expires_at_ms - 1
+  then
+    return query select 'contended', null, null, null, null::bigint;
+    return;
+  end if;
+
+  perform
+  from ql.package_generation as g
+  where g.package_key = p_package_key and g.state = 'active'
+  for share skip locked;
+  if not found then
+    perform ql.return_claim(p_package_key, p_trigger_key);
+    return query select 'contended', null, null, null, null::bigint;
+    return;
+  end if;
+  select d.disposition, d.cause
+  into v_disposition, v_cause
+  from ql.schedule_decision as d
+  where d.package_key = p_package_key
+    and d.trigger_key = p_trigger_key
+    and d.arrival = case
+      when p_due_at_ms > p_observed_at_ms then 'early'
+      when v_schedule.seen_at_ms - p_due_at_ms > p_grace_ms then 'late'
+      else 'on_time'
+    end;
+  if not found then
+    perform ql.return_claim(p_package_key, p_trigger_key);
+    return query select 'blocked', null, null, null, null::bigint;
+    return;
+  end if;
+
+  if v_disposition = 'admit' then
+    v_run_id := ql.derived_id('ru', p_package_key, p_trigger_key, p_due_at_ms::text);
+    perform ql.admit_occurrence(v_run_id, p_package_key, p_trigger_key, p_due_at_ms);
+  end if;
+  delete from ql.trigger_fault as f
+  where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
+  update ql.trigger_schedule as s
+  set
+    next_fire_at_ms = v_cursor,
+    last_scheduled_at_ms = case
+      when v_disposition = 'initialize' then s.last_scheduled_at_ms
+      else p_due_at_ms
+    end,
+    last_outcome = case v_disposition
+      when 'admit' then 'admitted'
+      when 'skip' then v_cause
+      else s.last_outcome
+    end,
+    last_run_id = coalesce(v_run_id, s.last_run_id),
+    state_version = s.state_version + 1,
+    claim_owner = null,
+    claim_token = null,
+    claim_expires_at_ms = null,
+    claimed_at_ms = null,
+    seen_at_ms = null,
+    due_at_ms = v_cursor,
+    updated_at_ms = v_now
+  where s.package_key = p_package_key and s.trigger_key = p_trigger_key;
+  return query select 'applied', v_disposition, v_cause, v_run_id, v_cursor;
+end;
+$$;
+
+ALTER FUNCTION ql_scheduler.commit_schedule(p_package_key text, p_trigger_key text, p_owner text, p_token text, p_claim_version bigint, p_state_version bigint, p_cursor_ms bigint, p_due_at_ms bigint, p_observed_at_ms bigint, p_next_at_ms bigint, p_grace_ms bigint) OWNER TO ql_authority;
 
 --
 -- Name: converge_cancellation(text); Type: FUNCTION; Schema: ql_scheduler; Owner: ql_authority
@@ -3422,6 +3927,72 @@ $$;
 ALTER FUNCTION ql_scheduler.record_fault(p_run_id text, p_stage text, p_error text) OWNER TO ql_authority;
 
 --
+-- Name: record_trigger_fault(text, text, bigint, text); Type: FUNCTION; Schema: ql_scheduler; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_scheduler.record_trigger_fault(p_package_key text, p_trigger_key text, p_state_version bigint, p_error text) RETURNS TABLE(fault_count bigint, next_try_at_ms bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '1s'
+    AS $$
+declare
+  v_now bigint;
+  v_count bigint;
+  v_next bigint;
+begin
+  perform ql.assert_read_committed();
+  if p_error is null then
+    raise exception 'a fault has an error' using errcode = 'QL400';
+  end if;
+  perform
+  from ql.trigger_schedule as s
+  where s.package_key = p_package_key
+    and s.trigger_key = p_trigger_key
+    and s.state_version = p_state_version
+    and s.due_at_ms is not null
+  for no key update skip locked;
+  if not found then
+    return;
+  end if;
+
+  v_now := ql.now_ms();
+  select 1 + coalesce(max(f.fault_count), 0)
+  into v_count
+  from ql.trigger_fault as f
+  where f.package_key = p_package_key and f.trigger_key = p_trigger_key;
+  v_next := v_now + least(300000, 1000 * (1 << least(v_count - 1, 9)::int));
+
+  insert into ql.trigger_fault (
+    package_key, trigger_key, error, fault_count, first_at_ms, last_at_ms, next_try_at_ms
+  )
+  values (
+    p_package_key,
+    p_trigger_key,
+    -- a character has at most four bytes, so 512 of them fit whatever they are
+    case when octet_length(p_error) <= 2048 then p_error else left(p_error, 512) end,
+    v_count,
+    v_now,
+    v_now,
+    v_next
+  )
+  on conflict on constraint trigger_fault_pkey do update
+  set
+    error = excluded.error,
+    fault_count = excluded.fault_count,
+    last_at_ms = excluded.last_at_ms,
+    next_try_at_ms = excluded.next_try_at_ms;
+  perform ql.return_claim(p_package_key, p_trigger_key);
+  return query select v_count, v_next;
+end;
+$$;
+
+ALTER FUNCTION ql_scheduler.record_trigger_fault(p_package_key text, p_trigger_key text, p_state_version bigint, p_error text) OWNER TO ql_authority;
+
+--
 -- Name: recover_run(text); Type: FUNCTION; Schema: ql_scheduler; Owner: ql_authority
 --
 
@@ -3684,6 +4255,75 @@ end;
 $$;
 
 ALTER FUNCTION ql_scheduler.sweep_agenda(p_after_run_id text, p_limit integer) OWNER TO ql_authority;
+
+--
+-- Name: sweep_schedule(integer); Type: FUNCTION; Schema: ql_scheduler; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_scheduler.sweep_schedule(p_limit integer) RETURNS TABLE(package_key text, trigger_key text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '1s'
+    AS $$
+#variable_conflict use_column
+declare
+  v_now bigint;
+begin
+  perform ql.assert_read_committed();
+  if p_limit is null or p_limit not between 1 and 32 then
+    raise exception 'a page has 1 to 32 candidates, not %', p_limit using errcode = 'QL400';
+  end if;
+
+  v_now := ql.now_ms();
+  for package_key, trigger_key in
+    select
+      s.package_key,
+      s.trigger_key
+    from ql.trigger_schedule as s
+    where s.updated_at_ms > v_now + 60000 and s.due_at_ms is not null
+    order by s.updated_at_ms
+    limit p_limit
+    for no key update skip locked
+  loop
+    delete from ql.trigger_fault as f
+    where f.package_key = sweep_schedule.package_key
+      and f.trigger_key = sweep_schedule.trigger_key;
+    update ql.trigger_schedule as s
+    set
+      next_fire_at_ms = null,
+      updated_at_ms = v_now
+    where s.package_key = sweep_schedule.package_key
+      and s.trigger_key = sweep_schedule.trigger_key;
+    perform ql.return_claim(sweep_schedule.package_key, sweep_schedule.trigger_key);
+    return next;
+  end loop;
+
+  for package_key, trigger_key in
+    select
+      s.package_key,
+      s.trigger_key
+    from ql.trigger_fault as f
+    join ql.trigger_schedule as s
+      on s.package_key = f.package_key and s.trigger_key = f.trigger_key
+    where f.next_try_at_ms > v_now + 300000 and s.due_at_ms is not null
+    limit p_limit
+    for no key update skip locked
+  loop
+    update ql.trigger_fault as f
+    set next_try_at_ms = v_now + 300000
+    where f.package_key = sweep_schedule.package_key
+      and f.trigger_key = sweep_schedule.trigger_key;
+    perform ql.set_due(sweep_schedule.package_key, sweep_schedule.trigger_key);
+    return next;
+  end loop;
+end;
+$$;
+
+ALTER FUNCTION ql_scheduler.sweep_schedule(p_limit integer) OWNER TO ql_authority;
 
 --
 -- Name: task_admission_page(bigint, text, integer); Type: FUNCTION; Schema: ql_scheduler; Owner: ql_authority
@@ -5947,6 +6587,8 @@ CREATE VIEW ql.open_run AS
     run_key,
     input_digest,
     retry_of_run_id,
+    trigger_key,
+    scheduled_at_ms,
     step_count,
     status,
     version,
@@ -6335,6 +6977,8 @@ CREATE VIEW ql.run_state AS
     run_key,
     input_digest,
     retry_of_run_id,
+    trigger_key,
+    scheduled_at_ms,
     step_count,
     status,
     version,
@@ -6349,6 +6993,187 @@ CREATE VIEW ql.run_state AS
    FROM ql.run r;
 
 ALTER VIEW ql.run_state OWNER TO ql_migrator;
+
+--
+-- Name: trigger; Type: TABLE; Schema: ql; Owner: ql_migrator
+--
+
+CREATE TABLE ql.trigger (
+    package_key text NOT NULL COLLATE pg_catalog."C",
+    trigger_key text NOT NULL COLLATE pg_catalog."C",
+    generation bigint NOT NULL,
+    state text NOT NULL COLLATE pg_catalog."C",
+    cron text NOT NULL,
+    tz text NOT NULL,
+    kind text NOT NULL COLLATE pg_catalog."C",
+    target_key text NOT NULL COLLATE pg_catalog."C",
+    misfire text NOT NULL COLLATE pg_catalog."C",
+    overlap text NOT NULL COLLATE pg_catalog."C",
+    updated_at_ms bigint NOT NULL,
+    CONSTRAINT misfire_is_known CHECK ((misfire = ANY (ARRAY['fire_once'::text, 'skip'::text]))),
+    CONSTRAINT overlap_is_known CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text]))),
+    CONSTRAINT trigger_key_fits CHECK (((length(trigger_key) >= 1) AND (length(trigger_key) <= 63))),
+    CONSTRAINT trigger_kind_is_known CHECK ((kind = ANY (ARRAY['workflow'::text, 'task'::text]))),
+    CONSTRAINT trigger_state_is_known CHECK ((state = ANY (ARRAY['active'::text, 'paused'::text, 'withdrawn'::text])))
+);
+
+ALTER TABLE ql.trigger OWNER TO ql_migrator;
+
+--
+-- Name: trigger_fault; Type: TABLE; Schema: ql; Owner: ql_migrator
+--
+
+CREATE TABLE ql.trigger_fault (
+    package_key text NOT NULL COLLATE pg_catalog."C",
+    trigger_key text NOT NULL COLLATE pg_catalog."C",
+    error text NOT NULL,
+    fault_count bigint NOT NULL,
+    first_at_ms bigint NOT NULL,
+    last_at_ms bigint NOT NULL,
+    next_try_at_ms bigint NOT NULL,
+    CONSTRAINT trigger_fault_error_fits CHECK ((octet_length(error) <= 2048))
+);
+
+ALTER TABLE ql.trigger_fault OWNER TO ql_migrator;
+
+--
+-- Name: trigger_run; Type: TABLE; Schema: ql; Owner: ql_migrator
+--
+
+CREATE TABLE ql.trigger_run (
+    run_id text NOT NULL COLLATE pg_catalog."C",
+    package_key text NOT NULL COLLATE pg_catalog."C",
+    trigger_key text NOT NULL COLLATE pg_catalog."C",
+    open_at_ms bigint
+);
+
+ALTER TABLE ql.trigger_run OWNER TO ql_migrator;
+
+--
+-- Name: schedule_blocked; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.schedule_blocked AS
+ SELECT t.package_key,
+    t.trigger_key,
+    'resume'::text AS waits_for,
+    t.state AS waits_on,
+    t.updated_at_ms AS since_ms,
+    NULL::bigint AS due_at_ms,
+    'an operator resumes it'::text AS resolved_by
+   FROM ql.trigger t
+  WHERE (t.state = 'paused'::text)
+UNION ALL
+ SELECT f.package_key,
+    f.trigger_key,
+    'fault'::text AS waits_for,
+    f.error AS waits_on,
+    f.first_at_ms AS since_ms,
+    f.next_try_at_ms AS due_at_ms,
+    'the next try at due_at_ms, a new generation, or an operator resumes it'::text AS resolved_by
+   FROM ql.trigger_fault f
+UNION ALL
+ SELECT m.package_key,
+    m.trigger_key,
+    'overlap'::text AS waits_for,
+    m.run_id AS waits_on,
+    m.open_at_ms AS since_ms,
+    NULL::bigint AS due_at_ms,
+    'the end of that run'::text AS resolved_by
+   FROM ql.trigger_run m
+  WHERE ((m.open_at_ms IS NOT NULL) AND (( SELECT r.status
+           FROM ql.run r
+          WHERE (r.run_id = m.run_id)) = 'running'::text) AND (( SELECT t.overlap
+           FROM ql.trigger t
+          WHERE ((t.package_key = m.package_key) AND (t.trigger_key = m.trigger_key) AND (t.state = 'active'::text))) = 'skip'::text));
+
+ALTER VIEW ql.schedule_blocked OWNER TO ql_migrator;
+
+--
+-- Name: schedule_decision; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.schedule_decision AS
+ WITH arrival(word) AS (
+         VALUES ('early'::text), ('on_time'::text), ('late'::text)
+        )
+ SELECT t.package_key,
+    t.trigger_key,
+    a.word AS arrival,
+        CASE
+            WHEN (a.word = 'early'::text) THEN 'initialize'::text
+            WHEN ((a.word = 'late'::text) AND (t.misfire = 'skip'::text)) THEN 'skip'::text
+            WHEN ((t.overlap = 'skip'::text) AND (EXISTS ( SELECT 1
+               FROM ql.trigger_run m
+              WHERE ((m.package_key = t.package_key) AND (m.trigger_key = t.trigger_key) AND (m.open_at_ms IS NOT NULL) AND (( SELECT r.status
+                       FROM ql.run r
+                      WHERE (r.run_id = m.run_id)) = 'running'::text))))) THEN 'skip'::text
+            ELSE 'admit'::text
+        END AS disposition,
+        CASE
+            WHEN (a.word = 'early'::text) THEN NULL::text
+            WHEN ((a.word = 'late'::text) AND (t.misfire = 'skip'::text)) THEN 'misfire'::text
+            WHEN ((t.overlap = 'skip'::text) AND (EXISTS ( SELECT 1
+               FROM ql.trigger_run m
+              WHERE ((m.package_key = t.package_key) AND (m.trigger_key = t.trigger_key) AND (m.open_at_ms IS NOT NULL) AND (( SELECT r.status
+                       FROM ql.run r
+                      WHERE (r.run_id = m.run_id)) = 'running'::text))))) THEN 'overlap'::text
+            ELSE NULL::text
+        END AS cause
+   FROM (ql.trigger t
+     CROSS JOIN arrival a)
+  WHERE ((t.state = 'active'::text) AND (EXISTS ( SELECT 1
+           FROM ql.package_generation g
+          WHERE ((g.package_key = t.package_key) AND (g.generation = t.generation) AND (g.state = 'active'::text)))));
+
+ALTER VIEW ql.schedule_decision OWNER TO ql_migrator;
+
+--
+-- Name: trigger_schedule; Type: TABLE; Schema: ql; Owner: ql_migrator
+--
+
+CREATE TABLE ql.trigger_schedule (
+    package_key text NOT NULL COLLATE pg_catalog."C",
+    trigger_key text NOT NULL COLLATE pg_catalog."C",
+    next_fire_at_ms bigint,
+    last_scheduled_at_ms bigint,
+    state_version bigint NOT NULL,
+    claim_owner text COLLATE pg_catalog."C",
+    claim_token text COLLATE pg_catalog."C",
+    claim_version bigint NOT NULL,
+    claim_expires_at_ms bigint,
+    updated_at_ms bigint NOT NULL,
+    due_at_ms bigint,
+    claimed_at_ms bigint,
+    seen_at_ms bigint,
+    last_outcome text COLLATE pg_catalog."C",
+    last_run_id text COLLATE pg_catalog."C",
+    CONSTRAINT a_claim_is_whole_or_absent CHECK ((((claim_owner IS NULL) = (claim_token IS NULL)) AND ((claim_owner IS NULL) = (claim_expires_at_ms IS NULL)))),
+    CONSTRAINT a_claim_says_what_it_observed CHECK ((((claim_owner IS NULL) = (claimed_at_ms IS NULL)) AND ((claim_owner IS NULL) = (seen_at_ms IS NULL)))),
+    CONSTRAINT an_admitted_occurrence_has_a_run CHECK (((last_outcome <> 'admitted'::text) OR (last_run_id IS NOT NULL))),
+    CONSTRAINT last_outcome_is_known CHECK ((last_outcome = ANY (ARRAY['admitted'::text, 'misfire'::text, 'overlap'::text])))
+);
+
+ALTER TABLE ql.trigger_schedule OWNER TO ql_migrator;
+
+--
+-- Name: schedule_due; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.schedule_due AS
+ SELECT t.package_key,
+    t.trigger_key,
+        CASE
+            WHEN (t.state <> 'active'::text) THEN NULL::bigint
+            WHEN (s.claim_token IS NOT NULL) THEN s.claim_expires_at_ms
+            ELSE COALESCE(( SELECT f.next_try_at_ms
+               FROM ql.trigger_fault f
+              WHERE ((f.package_key = t.package_key) AND (f.trigger_key = t.trigger_key))), s.next_fire_at_ms, (0)::bigint)
+        END AS due_at_ms
+   FROM (ql.trigger t
+     JOIN ql.trigger_schedule s ON (((s.package_key = t.package_key) AND (s.trigger_key = t.trigger_key))));
+
+ALTER VIEW ql.schedule_due OWNER TO ql_migrator;
 
 --
 -- Name: state_transition; Type: VIEW; Schema: ql; Owner: ql_migrator
@@ -6484,69 +7309,35 @@ CREATE VIEW ql.task_attempt_admission AS
 ALTER VIEW ql.task_attempt_admission OWNER TO ql_migrator;
 
 --
--- Name: trigger; Type: TABLE; Schema: ql; Owner: ql_migrator
---
-
-CREATE TABLE ql.trigger (
-    package_key text NOT NULL COLLATE pg_catalog."C",
-    trigger_key text NOT NULL COLLATE pg_catalog."C",
-    generation bigint NOT NULL,
-    state text NOT NULL COLLATE pg_catalog."C",
-    cron text NOT NULL,
-    tz text NOT NULL,
-    kind text NOT NULL COLLATE pg_catalog."C",
-    target_key text NOT NULL COLLATE pg_catalog."C",
-    misfire text NOT NULL COLLATE pg_catalog."C",
-    overlap text NOT NULL COLLATE pg_catalog."C",
-    updated_at_ms bigint NOT NULL,
-    CONSTRAINT misfire_is_known CHECK ((misfire = ANY (ARRAY['fire_once'::text, 'skip'::text]))),
-    CONSTRAINT overlap_is_known CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text]))),
-    CONSTRAINT trigger_key_fits CHECK (((length(trigger_key) >= 1) AND (length(trigger_key) <= 63))),
-    CONSTRAINT trigger_kind_is_known CHECK ((kind = ANY (ARRAY['workflow'::text, 'task'::text]))),
-    CONSTRAINT trigger_state_is_known CHECK ((state = ANY (ARRAY['active'::text, 'paused'::text, 'withdrawn'::text])))
-);
-
-ALTER TABLE ql.trigger OWNER TO ql_migrator;
-
---
--- Name: trigger_schedule; Type: TABLE; Schema: ql; Owner: ql_migrator
---
-
-CREATE TABLE ql.trigger_schedule (
-    package_key text NOT NULL COLLATE pg_catalog."C",
-    trigger_key text NOT NULL COLLATE pg_catalog."C",
-    next_fire_at_ms bigint,
-    last_scheduled_at_ms bigint,
-    state_version bigint NOT NULL,
-    claim_owner text COLLATE pg_catalog."C",
-    claim_token text COLLATE pg_catalog."C",
-    claim_version bigint NOT NULL,
-    claim_expires_at_ms bigint,
-    updated_at_ms bigint NOT NULL,
-    CONSTRAINT a_claim_is_whole_or_absent CHECK ((((claim_owner IS NULL) = (claim_token IS NULL)) AND ((claim_owner IS NULL) = (claim_expires_at_ms IS NULL))))
-);
-
-ALTER TABLE ql.trigger_schedule OWNER TO ql_migrator;
-
---
 -- Name: trigger_state; Type: VIEW; Schema: ql; Owner: ql_migrator
 --
 
 CREATE VIEW ql.trigger_state AS
- SELECT package_key,
-    trigger_key,
-    generation,
-    state,
-    cron,
-    tz,
-    kind,
-    target_key,
-    misfire,
-    overlap,
-    ( SELECT s.next_fire_at_ms
-           FROM ql.trigger_schedule s
-          WHERE ((s.package_key = t.package_key) AND (s.trigger_key = t.trigger_key))) AS next_fire_at_ms
-   FROM ql.trigger t;
+ SELECT t.package_key,
+    t.trigger_key,
+    t.generation,
+    t.state,
+    t.cron,
+    t.tz,
+    t.kind,
+    t.target_key,
+    t.misfire,
+    t.overlap,
+    s.next_fire_at_ms,
+    s.due_at_ms,
+    s.updated_at_ms AS since_ms,
+    s.last_scheduled_at_ms,
+    s.last_outcome,
+    s.last_run_id,
+    ( SELECT r.status
+           FROM ql.run r
+          WHERE (r.run_id = s.last_run_id)) AS last_run_status,
+    f.error AS fault_error,
+    f.fault_count,
+    f.next_try_at_ms AS fault_next_try_at_ms
+   FROM ((ql.trigger t
+     JOIN ql.trigger_schedule s ON (((s.package_key = t.package_key) AND (s.trigger_key = t.trigger_key))))
+     LEFT JOIN ql.trigger_fault f ON (((f.package_key = t.package_key) AND (f.trigger_key = t.trigger_key))));
 
 ALTER VIEW ql.trigger_state OWNER TO ql_migrator;
 
@@ -6819,10 +7610,30 @@ UNION ALL
         UNION ALL
          SELECT u.run_id,
             u.stage AS entity_id
-           FROM ql.run_fault u) o
+           FROM ql.run_fault u
+        UNION ALL
+         SELECT y.run_id,
+            y.trigger_key AS entity_id
+           FROM ql.trigger_run y) o
   WHERE (NOT (EXISTS ( SELECT 1
            FROM ql.run r
-          WHERE (r.run_id = o.run_id))));
+          WHERE (r.run_id = o.run_id))))
+UNION ALL
+ SELECT NULL::text AS run_id,
+    'a_trigger_is_due_when_its_cursor_says'::text AS rule,
+    ((t.package_key || '/'::text) || t.trigger_key) AS entity_id
+   FROM ((ql.trigger t
+     LEFT JOIN ql.trigger_schedule s ON (((s.package_key = t.package_key) AND (s.trigger_key = t.trigger_key))))
+     LEFT JOIN ql.schedule_due d ON (((d.package_key = t.package_key) AND (d.trigger_key = t.trigger_key))))
+  WHERE ((s.state_version IS NULL) OR (s.due_at_ms IS DISTINCT FROM d.due_at_ms))
+UNION ALL
+ SELECT r.run_id,
+    'an_open_run_is_known_to_its_trigger'::text AS rule,
+    r.trigger_key AS entity_id
+   FROM ql.run r
+  WHERE ((r.trigger_key IS NOT NULL) AND (r.finished_at_ms IS NULL) AND (NOT (EXISTS ( SELECT 1
+           FROM ql.trigger_run m
+          WHERE ((m.run_id = r.run_id) AND (m.package_key = r.package_key) AND (m.trigger_key = r.trigger_key) AND (m.open_at_ms IS NOT NULL))))));
 
 ALTER VIEW ql.violation OWNER TO ql_migrator;
 
@@ -6991,11 +7802,25 @@ ALTER TABLE ONLY ql.task_revision
     ADD CONSTRAINT task_revision_pkey PRIMARY KEY (task_id);
 
 --
+-- Name: trigger_fault trigger_fault_pkey; Type: CONSTRAINT; Schema: ql; Owner: ql_migrator
+--
+
+ALTER TABLE ONLY ql.trigger_fault
+    ADD CONSTRAINT trigger_fault_pkey PRIMARY KEY (package_key, trigger_key);
+
+--
 -- Name: trigger trigger_pkey; Type: CONSTRAINT; Schema: ql; Owner: ql_migrator
 --
 
 ALTER TABLE ONLY ql.trigger
     ADD CONSTRAINT trigger_pkey PRIMARY KEY (package_key, trigger_key);
+
+--
+-- Name: trigger_run trigger_run_pkey; Type: CONSTRAINT; Schema: ql; Owner: ql_migrator
+--
+
+ALTER TABLE ONLY ql.trigger_run
+    ADD CONSTRAINT trigger_run_pkey PRIMARY KEY (run_id);
 
 --
 -- Name: trigger_schedule trigger_schedule_pkey; Type: CONSTRAINT; Schema: ql; Owner: ql_migrator
@@ -7073,6 +7898,30 @@ CREATE INDEX run_recent ON ql.run USING btree (admitted_at_ms, run_id);
 --
 
 CREATE INDEX run_target ON ql.run USING btree (target_id, admitted_at_ms, run_id);
+
+--
+-- Name: trigger_claimed; Type: INDEX; Schema: ql; Owner: ql_migrator
+--
+
+CREATE INDEX trigger_claimed ON ql.trigger_schedule USING btree (claim_token) WHERE (claim_token IS NOT NULL);
+
+--
+-- Name: trigger_due; Type: INDEX; Schema: ql; Owner: ql_migrator
+--
+
+CREATE INDEX trigger_due ON ql.trigger_schedule USING btree (due_at_ms, package_key, trigger_key) WHERE (due_at_ms IS NOT NULL);
+
+--
+-- Name: trigger_run_open; Type: INDEX; Schema: ql; Owner: ql_migrator
+--
+
+CREATE INDEX trigger_run_open ON ql.trigger_run USING btree (package_key, trigger_key, run_id) WHERE (open_at_ms IS NOT NULL);
+
+--
+-- Name: trigger_settled; Type: INDEX; Schema: ql; Owner: ql_migrator
+--
+
+CREATE INDEX trigger_settled ON ql.trigger_schedule USING btree (updated_at_ms) WHERE (due_at_ms IS NOT NULL);
 
 --
 -- Name: workflow_need; Type: INDEX; Schema: ql; Owner: ql_migrator
@@ -7245,6 +8094,13 @@ REVOKE ALL ON FUNCTION ql.add_steps(p_effects ql.effect[], p_wanted bigint) FROM
 GRANT ALL ON FUNCTION ql.add_steps(p_effects ql.effect[], p_wanted bigint) TO ql_authority;
 
 --
+-- Name: FUNCTION admit_occurrence(p_run_id text, p_package_key text, p_trigger_key text, p_scheduled_at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.admit_occurrence(p_run_id text, p_package_key text, p_trigger_key text, p_scheduled_at_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.admit_occurrence(p_run_id text, p_package_key text, p_trigger_key text, p_scheduled_at_ms bigint) TO ql_authority;
+
+--
 -- Name: FUNCTION admit_ready_steps(p_run_ids text[]); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -7252,11 +8108,11 @@ REVOKE ALL ON FUNCTION ql.admit_ready_steps(p_run_ids text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.admit_ready_steps(p_run_ids text[]) TO ql_authority;
 
 --
--- Name: FUNCTION admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text, p_trigger_key text, p_scheduled_at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text, p_trigger_key text, p_scheduled_at_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.admit_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input text, p_retry_of_run_id text, p_trigger_key text, p_scheduled_at_ms bigint) TO ql_authority;
 
 --
 -- Name: FUNCTION advance_frontiers(p_run_ids text[]); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7328,6 +8184,20 @@ GRANT ALL ON FUNCTION ql.canonical(p_value jsonb) TO ql_authority;
 
 REVOKE ALL ON FUNCTION ql.canonical_object(p_value jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.canonical_object(p_value jsonb) TO ql_authority;
+
+--
+-- Name: FUNCTION check_claim(p_owner text, p_token text); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.check_claim(p_owner text, p_token text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.check_claim(p_owner text, p_token text) TO ql_authority;
+
+--
+-- Name: FUNCTION check_commit(p_cursor_ms bigint, p_due_at_ms bigint, p_observed_at_ms bigint, p_next_at_ms bigint, p_grace_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.check_commit(p_cursor_ms bigint, p_due_at_ms bigint, p_observed_at_ms bigint, p_next_at_ms bigint, p_grace_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.check_commit(p_cursor_ms bigint, p_due_at_ms bigint, p_observed_at_ms bigint, p_next_at_ms bigint, p_grace_ms bigint) TO ql_authority;
 
 --
 -- Name: FUNCTION check_manifest(p_package_key text, p_model jsonb); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7407,6 +8277,13 @@ REVOKE ALL ON FUNCTION ql.expire_runs(p_run_ids text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.expire_runs(p_run_ids text[]) TO ql_authority;
 
 --
+-- Name: FUNCTION find_trigger(p_package_key text, p_trigger_key text); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.find_trigger(p_package_key text, p_trigger_key text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.find_trigger(p_package_key text, p_trigger_key text) TO ql_authority;
+
+--
 -- Name: FUNCTION hold_run(p_run_id text); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -7481,11 +8358,18 @@ REVOKE ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text) FROM
 GRANT ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text) TO ql_authority;
 
 --
--- Name: FUNCTION insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION hold_triggers(p_package_key text, p_trigger_key text); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.hold_triggers(p_package_key text, p_trigger_key text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.hold_triggers(p_package_key text, p_trigger_key text) TO ql_authority;
+
+--
+-- Name: FUNCTION insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text, p_trigger_key text, p_scheduled_at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text, p_trigger_key text, p_scheduled_at_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text, p_trigger_key text, p_scheduled_at_ms bigint) TO ql_authority;
 
 --
 -- Name: FUNCTION intend(p_run_ids text[], p_reason text, p_actor text); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7649,11 +8533,25 @@ REVOKE ALL ON FUNCTION ql.retry_runs(p_run_ids text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.retry_runs(p_run_ids text[]) TO ql_authority;
 
 --
+-- Name: FUNCTION return_claim(p_package_key text, p_trigger_key text); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.return_claim(p_package_key text, p_trigger_key text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.return_claim(p_package_key text, p_trigger_key text) TO ql_authority;
+
+--
 -- Name: FUNCTION runs_of(p_commands ql.command[]); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
 REVOKE ALL ON FUNCTION ql.runs_of(p_commands ql.command[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.runs_of(p_commands ql.command[]) TO ql_authority;
+
+--
+-- Name: FUNCTION set_due(p_package_key text, p_trigger_key text); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.set_due(p_package_key text, p_trigger_key text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.set_due(p_package_key text, p_trigger_key text) TO ql_authority;
 
 --
 -- Name: FUNCTION set_trigger(p_package_key text, p_trigger_key text, p_state text); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -7740,6 +8638,13 @@ REVOKE ALL ON FUNCTION ql_operator.declare_stopped(p_attempt_id text, p_reason t
 GRANT ALL ON FUNCTION ql_operator.declare_stopped(p_attempt_id text, p_reason text, p_actor text, p_follow text) TO ql_operator;
 
 --
+-- Name: FUNCTION fire_trigger(p_package_key text, p_trigger_key text, p_run_key text); Type: ACL; Schema: ql_operator; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_operator.fire_trigger(p_package_key text, p_trigger_key text, p_run_key text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_operator.fire_trigger(p_package_key text, p_trigger_key text, p_run_key text) TO ql_operator;
+
+--
 -- Name: FUNCTION pause_trigger(p_package_key text, p_trigger_key text); Type: ACL; Schema: ql_operator; Owner: ql_authority
 --
 
@@ -7780,6 +8685,20 @@ GRANT ALL ON FUNCTION ql_scheduler.admit_tasks(p_run_id text) TO ql_scheduler;
 
 REVOKE ALL ON FUNCTION ql_scheduler.advance_frontier(p_run_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql_scheduler.advance_frontier(p_run_id text) TO ql_scheduler;
+
+--
+-- Name: FUNCTION claim_schedule(p_owner text, p_token text, p_limit integer); Type: ACL; Schema: ql_scheduler; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_scheduler.claim_schedule(p_owner text, p_token text, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_scheduler.claim_schedule(p_owner text, p_token text, p_limit integer) TO ql_scheduler;
+
+--
+-- Name: FUNCTION commit_schedule(p_package_key text, p_trigger_key text, p_owner text, p_token text, p_claim_version bigint, p_state_version bigint, p_cursor_ms bigint, p_due_at_ms bigint, p_observed_at_ms bigint, p_next_at_ms bigint, p_grace_ms bigint); Type: ACL; Schema: ql_scheduler; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_scheduler.commit_schedule(p_package_key text, p_trigger_key text, p_owner text, p_token text, p_claim_version bigint, p_state_version bigint, p_cursor_ms bigint, p_due_at_ms bigint, p_observed_at_ms bigint, p_next_at_ms bigint, p_grace_ms bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_scheduler.commit_schedule(p_package_key text, p_trigger_key text, p_owner text, p_token text, p_claim_version bigint, p_state_version bigint, p_cursor_ms bigint, p_due_at_ms bigint, p_observed_at_ms bigint, p_next_at_ms bigint, p_grace_ms bigint) TO ql_scheduler;
 
 --
 -- Name: FUNCTION converge_cancellation(p_run_id text); Type: ACL; Schema: ql_scheduler; Owner: ql_authority
@@ -7824,6 +8743,13 @@ REVOKE ALL ON FUNCTION ql_scheduler.record_fault(p_run_id text, p_stage text, p_
 GRANT ALL ON FUNCTION ql_scheduler.record_fault(p_run_id text, p_stage text, p_error text) TO ql_scheduler;
 
 --
+-- Name: FUNCTION record_trigger_fault(p_package_key text, p_trigger_key text, p_state_version bigint, p_error text); Type: ACL; Schema: ql_scheduler; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_scheduler.record_trigger_fault(p_package_key text, p_trigger_key text, p_state_version bigint, p_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_scheduler.record_trigger_fault(p_package_key text, p_trigger_key text, p_state_version bigint, p_error text) TO ql_scheduler;
+
+--
 -- Name: FUNCTION recover_run(p_run_id text); Type: ACL; Schema: ql_scheduler; Owner: ql_authority
 --
 
@@ -7857,6 +8783,13 @@ GRANT ALL ON FUNCTION ql_scheduler.settle_task_cancellations(p_after_due_at_ms b
 
 REVOKE ALL ON FUNCTION ql_scheduler.sweep_agenda(p_after_run_id text, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql_scheduler.sweep_agenda(p_after_run_id text, p_limit integer) TO ql_scheduler;
+
+--
+-- Name: FUNCTION sweep_schedule(p_limit integer); Type: ACL; Schema: ql_scheduler; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_scheduler.sweep_schedule(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_scheduler.sweep_schedule(p_limit integer) TO ql_scheduler;
 
 --
 -- Name: FUNCTION task_admission_page(p_after_due_at_ms bigint, p_after_run_id text, p_limit integer); Type: ACL; Schema: ql_scheduler; Owner: ql_authority
@@ -8625,55 +9558,6 @@ GRANT SELECT ON TABLE ql.run_state TO ql_authority;
 GRANT SELECT ON TABLE ql.run_state TO ql_reader;
 
 --
--- Name: TABLE state_transition; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT ON TABLE ql.state_transition TO ql_authority;
-GRANT SELECT ON TABLE ql.state_transition TO ql_reader;
-
---
--- Name: TABLE step_need; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT ON TABLE ql.step_need TO ql_authority;
-GRANT SELECT ON TABLE ql.step_need TO ql_reader;
-
---
--- Name: TABLE step_output; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT,INSERT ON TABLE ql.step_output TO ql_authority;
-GRANT SELECT,DELETE ON TABLE ql.step_output TO ql_retention;
-
---
--- Name: TABLE step_run_mutation; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT ON TABLE ql.step_run_mutation TO ql_authority;
-GRANT SELECT ON TABLE ql.step_run_mutation TO ql_reader;
-
---
--- Name: TABLE step_state; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT ON TABLE ql.step_state TO ql_authority;
-GRANT SELECT ON TABLE ql.step_state TO ql_reader;
-
---
--- Name: TABLE target_state; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT ON TABLE ql.target_state TO ql_authority;
-GRANT SELECT ON TABLE ql.target_state TO ql_reader;
-
---
--- Name: TABLE task_attempt_admission; Type: ACL; Schema: ql; Owner: ql_migrator
---
-
-GRANT SELECT ON TABLE ql.task_attempt_admission TO ql_authority;
-GRANT SELECT ON TABLE ql.task_attempt_admission TO ql_reader;
-
---
 -- Name: TABLE trigger; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -8734,6 +9618,69 @@ GRANT UPDATE(overlap) ON TABLE ql.trigger TO ql_authority;
 GRANT UPDATE(updated_at_ms) ON TABLE ql.trigger TO ql_authority;
 
 --
+-- Name: TABLE trigger_fault; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT,INSERT,DELETE ON TABLE ql.trigger_fault TO ql_authority;
+
+--
+-- Name: COLUMN trigger_fault.error; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(error) ON TABLE ql.trigger_fault TO ql_authority;
+
+--
+-- Name: COLUMN trigger_fault.fault_count; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(fault_count) ON TABLE ql.trigger_fault TO ql_authority;
+
+--
+-- Name: COLUMN trigger_fault.first_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(first_at_ms) ON TABLE ql.trigger_fault TO ql_authority;
+
+--
+-- Name: COLUMN trigger_fault.last_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(last_at_ms) ON TABLE ql.trigger_fault TO ql_authority;
+
+--
+-- Name: COLUMN trigger_fault.next_try_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(next_try_at_ms) ON TABLE ql.trigger_fault TO ql_authority;
+
+--
+-- Name: TABLE trigger_run; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT,INSERT ON TABLE ql.trigger_run TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.trigger_run TO ql_retention;
+
+--
+-- Name: COLUMN trigger_run.open_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(open_at_ms) ON TABLE ql.trigger_run TO ql_authority;
+
+--
+-- Name: TABLE schedule_blocked; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.schedule_blocked TO ql_authority;
+GRANT SELECT ON TABLE ql.schedule_blocked TO ql_reader;
+
+--
+-- Name: TABLE schedule_decision; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.schedule_decision TO ql_authority;
+GRANT SELECT ON TABLE ql.schedule_decision TO ql_reader;
+
+--
 -- Name: TABLE trigger_schedule; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -8786,6 +9733,92 @@ GRANT UPDATE(claim_expires_at_ms) ON TABLE ql.trigger_schedule TO ql_authority;
 --
 
 GRANT UPDATE(updated_at_ms) ON TABLE ql.trigger_schedule TO ql_authority;
+
+--
+-- Name: COLUMN trigger_schedule.due_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(due_at_ms) ON TABLE ql.trigger_schedule TO ql_authority;
+
+--
+-- Name: COLUMN trigger_schedule.claimed_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(claimed_at_ms) ON TABLE ql.trigger_schedule TO ql_authority;
+
+--
+-- Name: COLUMN trigger_schedule.seen_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(seen_at_ms) ON TABLE ql.trigger_schedule TO ql_authority;
+
+--
+-- Name: COLUMN trigger_schedule.last_outcome; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(last_outcome) ON TABLE ql.trigger_schedule TO ql_authority;
+
+--
+-- Name: COLUMN trigger_schedule.last_run_id; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(last_run_id) ON TABLE ql.trigger_schedule TO ql_authority;
+
+--
+-- Name: TABLE schedule_due; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.schedule_due TO ql_authority;
+GRANT SELECT ON TABLE ql.schedule_due TO ql_reader;
+
+--
+-- Name: TABLE state_transition; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.state_transition TO ql_authority;
+GRANT SELECT ON TABLE ql.state_transition TO ql_reader;
+
+--
+-- Name: TABLE step_need; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.step_need TO ql_authority;
+GRANT SELECT ON TABLE ql.step_need TO ql_reader;
+
+--
+-- Name: TABLE step_output; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT,INSERT ON TABLE ql.step_output TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.step_output TO ql_retention;
+
+--
+-- Name: TABLE step_run_mutation; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.step_run_mutation TO ql_authority;
+GRANT SELECT ON TABLE ql.step_run_mutation TO ql_reader;
+
+--
+-- Name: TABLE step_state; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.step_state TO ql_authority;
+GRANT SELECT ON TABLE ql.step_state TO ql_reader;
+
+--
+-- Name: TABLE target_state; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.target_state TO ql_authority;
+GRANT SELECT ON TABLE ql.target_state TO ql_reader;
+
+--
+-- Name: TABLE task_attempt_admission; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.task_attempt_admission TO ql_authority;
+GRANT SELECT ON TABLE ql.task_attempt_admission TO ql_reader;
 
 --
 -- Name: TABLE trigger_state; Type: ACL; Schema: ql; Owner: ql_migrator

@@ -5,6 +5,7 @@ Only light modules may be imported here: each launcher is a fork of a process th
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from contextlib import suppress
@@ -15,6 +16,7 @@ from qinglong_sql.slot import DROPPED, LOGGED
 
 SECRET_BYTES = 65_536
 CHUNK = 65_536
+FULL = (errno.ENOSPC, errno.EDQUOT)
 RESET = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 TYPE_CHECKING = False
@@ -118,7 +120,10 @@ def kill_children() -> None:
 
 
 class Log:
-    """The log of an execution and the pipe that the command writes it through."""
+    """The log of an execution and the pipe that the command writes it through.
+
+    What a full disk does not take is counted, and told at its place by what is written next.
+    """
 
     def __init__(self, folder_fd: int, slot: memoryview[int]) -> None:
         self.slot = slot
@@ -127,6 +132,9 @@ class Log:
         self.source, self.sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(self.sink, True)
         self.open = True
+        self.lost = 0
+        self.why = "the disk was full"
+        self.last = b"\n"
 
     def read(self, cap_bytes: int) -> bool:
         """Move one chunk of output to the log, as far as its cap lets; False when none is left."""
@@ -138,10 +146,38 @@ class Log:
             self.open = False
             return False
         room = max(0, cap_bytes - self.slot[LOGGED])
-        try:
-            written = os.write(self.file, chunk[:room]) if room else 0
-        except OSError:  # a full disk costs the log, not the execution
-            written = 0
-        self.slot[LOGGED] += written
+        note = self.note()
+        wanted = (note + chunk)[:room]
+        written = max(0, self.write(wanted) - len(note)) if len(wanted) > len(note) else 0
+        if written < len(wanted) - len(note):  # a full disk costs the log, not the execution
+            self.lost += len(chunk) - written
         self.slot[DROPPED] += len(chunk) - written
         return True
+
+    def close_gap(self, cap_bytes: int) -> None:
+        """Tell what is lost at the end of the log, if there is room by now."""
+        if self.lost and self.slot[LOGGED] + len(self.note()) <= cap_bytes:
+            self.write(self.note())
+
+    def note(self) -> bytes:
+        """The line for what was lost since the last write; nothing when nothing was."""
+        if not self.lost:
+            return b""
+        start = "" if self.last == b"\n" else "\n"
+        return f"{start}[{self.lost} bytes are not kept: {self.why}]\n".encode()
+
+    def write(self, wanted: bytes) -> int:
+        """Write what the disk takes, and say how much; a note is written whole or not at all."""
+        note = len(self.note())
+        try:
+            written = os.write(self.file, wanted)
+            if written < note:
+                os.ftruncate(self.file, os.fstat(self.file).st_size - written)
+                written = 0
+        except OSError as error:
+            self.why = "the disk was full" if error.errno in FULL else str(error.strerror)
+            return 0
+        if written:
+            self.lost, self.last = 0, wanted[written - 1 : written]
+        self.slot[LOGGED] += written
+        return written

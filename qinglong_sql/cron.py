@@ -5,10 +5,10 @@ and day of week are joined by `or` unless one starts with a star). What other di
 refused with a reason, so nothing is ever scheduled at other times than its author meant.
 """
 
-import functools
 import re
 from dataclasses import dataclass
-from pathlib import Path
+
+from qinglong_sql.zones import zone_names
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -101,15 +101,6 @@ def timezone_warning(name: str) -> str | None:
         sign = "-" if name[7] == "+" else "+"
         return f"{name} is UTC{sign}{name[8:]}: the sign in these names is turned round"
     return f"{name} has no summer time; a city such as America/New_York follows it"
-
-
-@functools.cache
-def zone_names() -> frozenset[str]:
-    """All zone names of the installed tzdata package, placeholders left out."""
-    import tzdata  # type: ignore[import-untyped,unused-ignore]
-
-    names = Path(tzdata.__file__).with_name("zones").read_text(encoding="ascii").split()
-    return frozenset(names) - {"Factory", "localtime", "posixrules"}
 
 
 def _other_dialect(expr: str) -> str | None:

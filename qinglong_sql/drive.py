@@ -14,7 +14,7 @@ from qinglong_sql.clock_watch import ClockWatch
 from qinglong_sql.errors import Malformed, NotReady
 from qinglong_sql.execution import boottime_ms
 from qinglong_sql.limits import IDLE_STANDALONE_MS, LOCAL_PAUSE_MS, PAGE_SIZE
-from qinglong_sql.scheduler import STANDALONE, Pages, StageFailed, Turn, local_cycle
+from qinglong_sql.scheduler import STANDALONE, Cycle, Pages, StageFailed, Turn, local_cycle
 from qinglong_sql.stage import STAGES
 from qinglong_sql.store import Call, Row, Store
 from qinglong_sql.worker import Worker
@@ -42,11 +42,13 @@ def drive(
     clock: Callable[[], int] = boottime_ms,
     watch: ClockWatch | None = None,
     on_jump: Callable[[int], object] | None = None,
+    on_fault: Callable[[], object] | None = None,
 ) -> None:
     """Run cycles and the worker until `until` says so; `on_change` is called when something moved.
 
     At first, and when `watch` says that the clock was set back, the whole agenda is swept at once.
-    `on_jump` is told by how many milliseconds the clock was set.
+    `on_jump` is told by how many milliseconds the clock was set; `on_fault` is called when a run or
+    a trigger raised, which then waits for its next try while all others go on.
 
     What a tick raises is told to `on_error` and tried again in the next one. It is raised when time
     cannot help (NotReady, Malformed), and when every tick of the last `give_up_ms` raised; who
@@ -64,9 +66,12 @@ def drive(
         if jump_ms and on_jump:
             on_jump(jump_ms)
         early = lease and failing_since_ms is None
-        turn, moved, error = _tick(store, worker, turn, pages, lease=lease, early=early)
+        cycle, moved, error = _tick(store, worker, turn, pages, lease=lease, early=early)
+        turn = cycle.next
         if moved and on_change:
             on_change()
+        if cycle.faulted and on_fault:
+            on_fault()
         if error is None:
             failing_since_ms = None
         else:
@@ -108,8 +113,8 @@ def drain(
 
 def _tick(
     store: Store, worker: Worker, turn: Turn, pages: Pages, *, lease: bool, early: bool
-) -> tuple[Turn, bool, Exception | None]:
-    """Report, then a cycle, then dispatch; the next turn, whether anything moved, the first error.
+) -> tuple[Cycle, bool, Exception | None]:
+    """Report, then a cycle, then dispatch; the cycle, whether anything moved, the first error.
 
     Reports and renewals do not wait for a cycle that fails, but nothing new is leased after it.
     What could not be reported yet is not declared lost either.
@@ -132,7 +137,7 @@ def _tick(
         moved = worker.dispatch(lease=lease) > 0 or moved
     except Exception as error:
         first = first or error
-    return cycle.next, moved or cycle.applied, first
+    return cycle, moved or cycle.applied, first
 
 
 def fusion(store: Store) -> Fuse | None:

@@ -17,6 +17,7 @@ import qinglong_sql
 from qinglong_sql.clock_watch import ClockWatch, words_of_jump
 from qinglong_sql.door import Door
 from qinglong_sql.drive import drive
+from qinglong_sql.edge_fault import Faults
 from qinglong_sql.edge_log import Log
 from qinglong_sql.edge_packages import Packages, publisher
 from qinglong_sql.edge_purge import AGAIN_MS, Purge
@@ -84,6 +85,7 @@ class Edge:
         self._look_at_ms = self._looked_ms = 0
         self._watch = ClockWatch()
         self._queues = Queues(store, log, boottime_ms)
+        self._faults = Faults(store, log)
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._door = Door(folder, self.answer)
 
@@ -153,6 +155,7 @@ class Edge:
             "drain_ms": self.setting.drain_ms,
             "cycles": self._cycles,
             "last_cycle_ms": self._last_cycle_ms or None,
+            "faults_met": self._faults.count,
             "last_error": self._last_error,
         }
 
@@ -173,6 +176,7 @@ class Edge:
             lease=lease,
             watch=self._watch,
             on_jump=lambda ms: self._log.say("note", words_of_jump(ms), jump_ms=ms),
+            on_fault=lambda: self._trying(self._faults.look),
         )
 
     def _enough(self) -> bool:
@@ -208,7 +212,7 @@ class Edge:
         return [held.run_id for held in self._worker.held.values()]
 
     def _failed(self, error: BaseException) -> None:
-        cause = error.__cause__ if type(error).__name__ == "StageFailed" else error
+        cause = error.__cause__ if type(error).__name__ == "StageFailed" else None
         words = self._words(cause or error)
         self._erred = True
         self._last_error = {"at_ms": wall_ms(), "words": words}
@@ -287,12 +291,9 @@ class Edge:
         self._drive(over, lease=False)
 
     def _executions(self) -> str:
-        count = self._worker.busy()
-        return f"{count} execution{'s' * (count != 1)}"
+        return f"{(count := self._worker.busy())} execution{'s' * (count != 1)}"
 
     def _first_words(self) -> str:
         folder = f", packages in {self._packages.folder}" if self._packages else ""
-        return (
-            f"edge {qinglong_sql.__version__} on {self._store.path.absolute()}"
-            f" ({self.setting.profile}, {self.setting.slots} slots{folder})"
-        )
+        how = f"{self.setting.profile}, {self.setting.slots} slots{folder}"
+        return f"edge {qinglong_sql.__version__} on {self._store.path.absolute()} ({how})"

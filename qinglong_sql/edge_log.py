@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -10,13 +9,13 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Literal, TextIO
 
+from qinglong_sql.troubles import Troubles
+
 Form = Literal["text", "json"]
 WINDOW_S = 10.0
 LINES_A_WINDOW = 30
 SAME_AGAIN_S = 60.0
 CALM_S = 1.0  # without trouble, and only then it works again
-TROUBLES = 32  # that are told apart; of more the oldest is forgotten
-MOVES = re.compile(r"[0-9.]+")  # as free space does, and it is the same trouble still
 
 
 class Log:
@@ -38,7 +37,7 @@ class Log:
         self._clock = clock
         self._window_s = clock()
         self._said = self._left_out = 0
-        self._troubles: dict[str, float] = {}  # when each was said last
+        self._troubles = Troubles(SAME_AGAIN_S, clock)
         self._trouble_s = -CALM_S
 
     def say(self, event: str, words: str, **more: object) -> None:
@@ -67,15 +66,9 @@ class Log:
 
     def trouble(self, words: str) -> None:
         """The same trouble is said again only now and then, also when it comes in turns."""
-        now = self._clock()
-        self._trouble_s, same = now, MOVES.sub("", words)
-        if now - self._troubles.get(same, now - SAME_AGAIN_S) < SAME_AGAIN_S:
-            return
-        self._troubles.pop(same, None)
-        self._troubles[same] = now
-        if len(self._troubles) > TROUBLES:
-            del self._troubles[next(iter(self._troubles))]
-        self.say("trouble", f"trying again: {words}")
+        self._trouble_s = self._clock()
+        if self._troubles.news(words):
+            self.say("trouble", f"trying again: {words}")
 
     def over(self) -> None:
         """A cycle came through: trouble that was told has an end, unless it comes and goes."""

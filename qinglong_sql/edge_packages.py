@@ -16,6 +16,7 @@ from typing import Any
 from qinglong_sql.errors import Malformed
 from qinglong_sql.limits import PACKAGE_BYTES
 from qinglong_sql.package import Package, PackageFaults, parse_package
+from qinglong_sql.publishing import publish_package
 from qinglong_sql.store import Row, Store
 
 SUFFIXES = (".yaml", ".yml")
@@ -239,16 +240,18 @@ class Packages:
             package=key,
             generation=generation,
         )
+        if moved := entry.row.get("moved"):
+            self._say("moved", moved, file=entry.name, package=key)
 
 
 def publisher(store: Store) -> Publish:
-    """Publishes in a store; the same content again is a replay (DESIGN §5)."""
-    return lambda package: store.call(
-        "publish_package",
-        p_package_key=package.key,
-        p_manifest=package.manifest,
-        p_base_dir=str(package.base_dir),
-    )[0]
+    """Publishes in a store; the row has as `moved` what to tell when a folder moved."""
+
+    def publish(package: Package) -> dict[str, Any]:
+        row, moved = publish_package(store, package)
+        return {**row, "moved": moved}
+
+    return publish
 
 
 def _what_stays(row: Row | None) -> str:

@@ -4,15 +4,18 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qinglong_sql.errors import NotReady
 from qinglong_sql.limits import (
+    CRON_GRACE_STANDALONE_MS,
     EDGE_DISPATCH,
+    EDGE_SCHEDULE,
     IDLE_EDGE_MS,
     IDLE_STANDALONE_MS,
     STANDALONE_DISPATCH,
+    STANDALONE_SCHEDULE,
 )
 from qinglong_sql.scheduler import EDGE, STANDALONE, Pages
 from qinglong_sql.store.sqlite import Profile
@@ -36,10 +39,13 @@ class Setting:
 
 SETTINGS = {
     "edge": Setting(
-        "edge", EDGE, IDLE_EDGE_MS, EDGE_DISPATCH, 5_000, MOST_SLOTS_ON_A_SMALL_DEVICE
+        "edge", replace(EDGE, schedule=EDGE_SCHEDULE), IDLE_EDGE_MS, EDGE_DISPATCH, 5_000,
+        MOST_SLOTS_ON_A_SMALL_DEVICE,
     ),
     "standalone": Setting(
-        "standalone", STANDALONE, IDLE_STANDALONE_MS, STANDALONE_DISPATCH, 10_000,
+        "standalone",
+        replace(STANDALONE, schedule=STANDALONE_SCHEDULE, grace_ms=CRON_GRACE_STANDALONE_MS),
+        IDLE_STANDALONE_MS, STANDALONE_DISPATCH, 10_000,
         max(4, os.cpu_count() or 1),
     ),
 }  # fmt: skip

@@ -75,11 +75,15 @@ LOCAL_PAUSE_MS: Final = 2
 # Triggers
 CRON_GRACE_MS: Final = 30_000
 CRON_GRACE_STANDALONE_MS: Final = 5 * 60 * 1000
+CRON_GRACE_MAX_MS: Final = 5 * 60 * 1000
+SCHEDULE_CLAIM_MS: Final = 30_000
 
 # Local pages, (size, pages) a cycle: cancellation, frontier, admission; dispatch is a size alone
 EDGE_PAGES: Final = ((4, 1), (1, 1), (1, 1))
+EDGE_SCHEDULE: Final = (4, 1)
 EDGE_DISPATCH: Final = 1
 STANDALONE_PAGES: Final = ((32, 4), (16, 4), (16, 4))
+STANDALONE_SCHEDULE: Final = (16, 4)
 STANDALONE_DISPATCH: Final = 4
 
 # SQLite

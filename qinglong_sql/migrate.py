@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import qinglong_sql
 from qinglong_sql.errors import NotReady, error_of
 from qinglong_sql.limits import SQLITE_BUSY_MS, SQLITE_PAGE_BYTES
+from qinglong_sql.whole_file import owners_alone
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -165,7 +166,12 @@ def _frozen_sqlite() -> Iterator[tuple[str, str]]:
 
 
 def open_sqlite(path: Path) -> sqlite3.Connection:
-    """A connection that leaves transactions to us and makes new files with small pages."""
+    """A connection that leaves transactions to us and makes new files with small pages.
+
+    A new file is its owner's alone (0600): it holds inputs, environments and outputs.
+    """
+    if not path.exists():
+        owners_alone(path)
     connection = sqlite3.connect(path, isolation_level=None, timeout=SQLITE_BUSY_MS / 1000)
     # heeded only before the first table; half the bytes written of the default
     connection.execute(f"pragma page_size = {SQLITE_PAGE_BYTES}")

@@ -142,7 +142,9 @@ RETRY = Thing(
         Key("backoff", "duration", "The wait after the first attempt; it doubles each time.",
             "backoff: 10s", SPAN, f"`{write_duration(limits.BACKOFF_MS)}`",
             _most(limits.BACKOFF_MAX_MS)),
-        Key("max_backoff", "duration", "The longest wait.", "max_backoff: 5m", SPAN,
+        Key("max_backoff", "duration",
+            "The longest wait, before the jitter: every wait is up to an eighth longer.",
+            "max_backoff: 5m", SPAN,
             f"`{write_duration(limits.MAX_BACKOFF_MS)}`, or `backoff` when that is longer",
             f"`backoff` to {write_duration(limits.BACKOFF_MAX_MS)}"),
         Key("on", "list", "After which ends to try again.", "on: [failed]", ENDS,
@@ -184,8 +186,8 @@ WORKFLOW = Thing(
     ("steps",),
 )  # fmt: skip
 TRIGGER = Thing(
-    "trigger", "A trigger", "A time at which a workflow or a task starts. Triggers are checked and "
-    "stored; nothing fires them yet.",
+    "trigger", "A trigger", "A time at which a workflow or a task starts, where an edge or "
+    "another scheduler runs.",
     (
         NAME,
         Key("cron", "cron expression", "Five fields, six with seconds first, or `@daily` and the "

@@ -5,11 +5,13 @@ says nothing of the rest; what was committed before is found by the next cycle. 
 stage of the local cycle, belongs to the worker.
 """
 
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from qinglong_sql.limits import EDGE_PAGES, PAGE_SIZE, PAGES, STANDALONE_PAGES
+from qinglong_sql.limits import CRON_GRACE_MS, EDGE_PAGES, PAGE_SIZE, PAGES, STANDALONE_PAGES
+from qinglong_sql.schedule import SCHEDULE, run_schedule
 from qinglong_sql.stage import STAGES, StalledContinuation, Tally, run_stage
 from qinglong_sql.store import Store
 
@@ -19,15 +21,20 @@ WHOLE_SLICE = 256  # of a sweep that goes through at once; few of them are open,
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """(size, pages) of each kind of stage; recovery and deadlines have the bounds of a cluster."""
+    """(size, pages) of each kind of stage; recovery and deadlines have the bounds of a cluster.
+
+    Without `schedule` no trigger fires. `grace_ms` is how late one may be without being missed.
+    """
 
     cancellation: tuple[int, int] = (PAGE_SIZE, PAGES)
     frontier: tuple[int, int] = (PAGE_SIZE, PAGES)
     admission: tuple[int, int] = (PAGE_SIZE, PAGES)
     recovery: tuple[int, int] = (PAGE_SIZE, PAGES)
+    schedule: tuple[int, int] | None = None
+    grace_ms: int = CRON_GRACE_MS
 
 
-CLUSTER = Pages()
+CLUSTER = Pages(schedule=(PAGE_SIZE, PAGES))
 STANDALONE = Pages(*STANDALONE_PAGES)
 EDGE = Pages(*EDGE_PAGES, recovery=EDGE_PAGES[0])
 
@@ -47,15 +54,24 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """What a cycle did, a tally a stage in the order in which they ran, and the next turn."""
+    """What a cycle did, a tally a stage in the order in which they ran, and the next turn.
+
+    `seconds` is how long each took, one that raised as well.
+    """
 
     tallies: dict[str, Tally]
     next: Turn
+    seconds: dict[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def applied(self) -> bool:
         """Whether anything moved, so that the next cycle follows at once."""
         return any(tally.applied for tally in self.tallies.values())
+
+    @property
+    def faulted(self) -> int:
+        """How many candidates raised; each is in `fault_state` or in `trigger_state`."""
+        return sum(tally.faulted for tally in self.tallies.values())
 
     @property
     def stopping(self) -> bool:
@@ -94,6 +110,7 @@ def local_cycle(
         [
             *_cancelling(turn, pages),
             *_recovering(pages, owing),
+            *_scheduling(turn, pages),
             _stage("frontier", pages.frontier),
             _stage("task_admission", pages.admission),
         ],
@@ -107,6 +124,7 @@ def scheduler_cycle(store: Store, turn: Turn, pages: Pages = CLUSTER) -> Cycle:
         turn,
         [
             *_recovering(pages),
+            *_scheduling(turn, pages),
             _stage("frontier", pages.frontier),
             _stage("task_admission", pages.admission),
         ],
@@ -131,6 +149,14 @@ def _recovering(pages: Pages, owing: Callable[[], bool] = lambda: False) -> list
     return [expiry, _stage("retry", pages.recovery)]
 
 
+def _scheduling(turn: Turn, pages: Pages) -> list[Work]:
+    if pages.schedule is None:
+        return []
+    size, count = pages.schedule
+    bounds = {"size": size, "pages": count, "grace_ms": pages.grace_ms}
+    return [(SCHEDULE, lambda store: run_schedule(store, **bounds, whole=turn.whole))]
+
+
 def _stage(name: str, bounds: tuple[int, int]) -> Work:
     size, pages = bounds
     return name, lambda store: run_stage(store, STAGES[name], size=size, pages=pages)
@@ -138,18 +164,23 @@ def _stage(name: str, bounds: tuple[int, int]) -> Work:
 
 def _in_order(store: Store, turn: Turn, work: Iterable[Work], *, sweeps: bool = True) -> Cycle:
     tallies: dict[str, Tally] = {}
+    seconds: dict[str, float] = {}
     turn = replace(turn, number=turn.number + 1)
     for name, run in work:
+        began_s = time.monotonic()
         try:
             tallies[name] = run(store)
             if name == "retry" and sweeps:
-                name = SWEEP
+                seconds[name] = time.monotonic() - began_s
+                name, began_s = SWEEP, time.monotonic()
                 size = WHOLE_SLICE if turn.whole else PAGE_SIZE
                 tallies[name], swept = sweep(store, turn.swept, size)
                 turn = replace(turn, swept=swept, whole=turn.whole and swept != "")
         except Exception as error:
-            raise StageFailed(name, Cycle(tallies, turn)) from error
-    return Cycle(tallies, turn)
+            seconds[name] = time.monotonic() - began_s
+            raise StageFailed(name, Cycle(tallies, turn, seconds)) from error
+        seconds[name] = time.monotonic() - began_s
+    return Cycle(tallies, turn, seconds)
 
 
 def sweep(store: Store, after: str, size: int = PAGE_SIZE) -> tuple[Tally, str]:

@@ -55,6 +55,7 @@ class Tally:
     effects: int = 0
     settled_attempts: int = 0
     has_more: bool = False
+    lag_ms: int = 0  # of the schedule: how late the latest trigger was looked at
 
 
 class StalledContinuation(RuntimeError):

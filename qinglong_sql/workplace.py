@@ -4,7 +4,7 @@ worker.lock             held by the one worker of this folder; another process w
 worker_id               who that worker is, for as long as the folder lives
 exec/<offer_id>/        spec, input, output, journal, receipt, log of one execution (0700)
 log/<run_id>/<step>.<number>.log
-log/<run_id>/<step>.<number>.dropped    how many bytes a full log does not hold
+log/<run_id>/<step>.<number>.dropped    how many bytes a log does not hold
 """
 
 import fcntl
@@ -155,6 +155,8 @@ def read_output(folder: Path) -> str | None:
         raise ValueError(f"QL_OUTPUT cannot be read: {error.strerror}") from error
     if len(raw) > OUTPUT_FILE_BYTES:
         raise ValueError(f"QL_OUTPUT is larger than {OUTPUT_BYTES} bytes")
+    if not raw.strip():
+        raise ValueError("QL_OUTPUT is empty: write a JSON object to it, or no file at all")
     try:
         value = read_json(raw)
     except ValueError as error:
@@ -216,14 +218,28 @@ def keep_log(folder: Path, state_dir: Path, run_id: str, step_key: str, number: 
             return
         at.mkdir(mode=0o700, parents=True, exist_ok=True)
         kept = at / f"{step_key}.{number}.log"
-        if log.st_size >= LOG_CAP_BYTES:
-            with suppress(OSError, RecordBroken):
-                receipt = read_receipt(folder)
-                if receipt is not None and receipt.bytes_dropped:
-                    dropped_file(kept).write_text(f"{receipt.bytes_dropped}\n", encoding="utf-8")
+        with suppress(OSError, RecordBroken):
+            receipt = read_receipt(folder)
+            # What is shorter though so much was written was cut by its command.
+            if (
+                receipt is not None
+                and receipt.bytes_dropped
+                and (log.st_size >= LOG_CAP_BYTES or receipt.bytes_logged < LOG_CAP_BYTES)
+            ):
+                _keep_dropped(kept, receipt.bytes_dropped, folder / "receipt.json")
         (folder / "log").replace(kept)
 
 
+def _keep_dropped(log: Path, count: int, receipt: Path) -> None:
+    """Keep the count; where a full disk has no room for it, the receipt, which says it as well."""
+    at = dropped_file(log)
+    try:
+        at.write_text(f"{count}\n", encoding="utf-8")
+    except OSError:
+        at.unlink(missing_ok=True)
+        at.hardlink_to(receipt)
+
+
 def dropped_file(log: Path) -> Path:
-    """Where it is kept how many bytes a full log does not hold."""
+    """Where it is kept how many bytes a log does not hold."""
     return log.with_suffix(".dropped")

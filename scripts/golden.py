@@ -1,6 +1,7 @@
 """Dump what the manifests install, to be read in a review and compared by the gate.
 
-    python -m scripts.golden            write migrations/golden.sql and migrations/golden.sqlite.sql
+    python -m scripts.golden            write migrations/golden.sql, migrations/golden.sqlite.sql,
+                                        and what readiness compares with (scripts/shipped.py)
     python -m scripts.golden --check    exit 1 with a diff when they differ
 
 golden.sql is made with PostgreSQL 18.6: another pg_dump writes other text for the same catalog.
@@ -15,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 from qinglong_sql import migrate
+from scripts import shipped
 from scripts.freeze import ROOT, diff
 from scripts.frozen import frozen_text
 from tests import engines
@@ -39,7 +41,7 @@ def sqlite_text(path: Path) -> str:
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute(
             "select sql from sqlite_schema where sql is not null and name <> 'alembic_version'"
-            " order by rowid"
+            " order by type, name"
         ).fetchall()
     return "".join(f"{sql};\n\n" for (sql,) in rows).rstrip() + "\n"
 
@@ -57,6 +59,7 @@ def main(words: list[str] | None = None) -> int:
         lines = diff(path.read_text(encoding="utf-8") if path.exists() else "", text, name)
         different += bool(lines)
         sys.stdout.writelines(lines)
+    different += shipped.main(["--check"] if check else [])
     return 1 if different else 0
 
 

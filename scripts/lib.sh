@@ -1,6 +1,9 @@
 # What scripts/test, scripts/demo and .ci/run share: a Python, and a virtual environment of our own.
 # shellcheck shell=bash
 
+# The tests start hundreds of interpreters; each would compile all that it imports anew.
+unset PYTHONDONTWRITEBYTECODE
+
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 
 say() { printf '%s\n' "$*" >&2; }

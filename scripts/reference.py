@@ -24,8 +24,11 @@ COMMAND = "python -m scripts.reference"
 BEGIN, END = "<!-- generated: {} -->", "<!-- end of {} -->"
 # The commands in the order in which one comes to need them; a new one that is nowhere comes last.
 GROUPS = {
-    "Write a package file": ("init", "check", "schema", "import-crontab"),
-    "Run it": ("run", "edge", "publish", "start", "cancel", "retry", "declare-stopped"),
+    "Write a package file": ("init", "check", "schema", "import-crontab", "cron"),
+    "Run it": ("run", "edge", "publish", "start"),
+    "Go on, or end it": ("resume", "cancel", "retry", "declare-stopped"),
+    "Serve a cluster": ("control",),
+    "Let the clock start it": ("schedules", "trigger"),
     "Look": ("status", "runs", "show", "watch", "events", "explain", "logs", "graph"),
     "Keep the database": ("migrate", "doctor", "purge", "backup", "restore"),
     "Be comfortable": ("completion",),

@@ -9,6 +9,7 @@
 -- decisions, byte for byte those of PostgreSQL: state first, then in the order of the flow
 .read decision/state.sql
 .read decision/admission.sql
+.read decision/schedule.sql
 .read decision/frontier.sql
 .read decision/task_admission.sql
 .read decision/dispatch.sql

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.around import direct
+
 TOOLS = ("postgres", "initdb", "psql", "pg_dump")
 
 
@@ -67,7 +69,7 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of PostgreSQL's programs. Raises RuntimeError with its messages when it fails."""
     done = subprocess.run(
-        [folder / name, *words],
+        [folder / name, *map(direct, words)],
         env=environment(folder),
         input=stdin or "",
         text=True,

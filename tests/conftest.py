@@ -9,6 +9,7 @@
 | `engine` | tests.engines.Engine, once for SQLite and once for PostgreSQL |
 | `store`, `clock` | an open store on that, and its time, which stands until the test moves it |
 
+`--pgbouncer` leads the product's connections through one in transaction mode (tests/pgbouncer.py).
 `--postgres 18|15|all` chooses the servers; without it, the first that is found, and every one that
 is found for tests marked `all_versions`. A worker of xdist has a server of its own, since roles
 belong to a server and not to a database.
@@ -19,21 +20,33 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qinglong_sql.store import Store
-from tests import coverage, engines
+from tests import coverage, engines, pgbouncer
 from tests.binaries import find
 from tests.engines import Engine
 from tests.server import Server, start, stop
 from tests.stores import FakeClock, ServerClock, store_on
 
 ServerOf = Callable[[int], Server]
+# Files that run for more than 20 s, the longest first: what is dealt out last must be short, or
+# one worker ends long before the other.
+LONGEST = """
+  decision crashes simulation inputs_doors worker answers isolation completion cli apart dispatch
+  drive sqlite_store run_kill cases_run locks authority publication run_interrupt control
+  inputs_package cli_operator plans inputs_commands interleavings edge retry_run races
+"""
+THROUGH = pytest.StashKey[Counter[str]]()  # what went through pgbouncers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--postgres", default=None, help="major version to test with, or `all`")
+    parser.addoption(
+        "--pgbouncer", action="store_true", help="what the product asks goes through a pgbouncer"
+    )
     parser.addoption(
         "--coverage", metavar="FOLDER", help="leave there what PL/pgSQL was run (tests/coverage.py)"
     )
@@ -48,10 +61,26 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):  # what is ignored here is so for all children
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
+    if hasattr(config.option, "loadscopereorder"):  # of xdist: by count of tests, not by length
+        config.option.loadscopereorder = False
+    config.stash[THROUGH] = Counter()
+    if config.getoption("--pgbouncer") and pgbouncer.find() is None:
+        raise pytest.UsageError("--pgbouncer: there is none; apt-get install it, or set PGBOUNCER")
     wish = config.getoption("--postgres")
     here = [str(one.major) for one in find()[0]]
     if wish not in (None, "all", *here):
         raise pytest.UsageError(f"--postgres {wish}: only {', '.join(here) or 'none'} here")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {f"test_{name}": number for number, name in enumerate(LONGEST.split())}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What tries pgbouncer itself needs one: a gate of its own, `.ci/run tests_pgbouncer`."""
+    alone = collection_path.name == "test_pgbouncer.py" and not config.getoption("--pgbouncer")
+    return True if alone else None
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -87,6 +116,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("what did not run, and why")
     for reason, count in reasons.most_common():
         terminalreporter.line(f"{count} not run: {reason.removeprefix('Skipped: ')}")
+    if terminalreporter.config.getoption("--pgbouncer"):
+        through = terminalreporter.config.stash[THROUGH]
+        words = ", ".join(f"{through[name]} {name}" for name in pgbouncer.FIGURES)
+        terminalreporter.line(f"through pgbouncer: {words}")
+
+
+@pytest.hookimpl(trylast=True)  # after the servers have been stopped
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["through"] = dict(session.config.stash[THROUGH])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker of xdist has ended: add up what went through its pgbouncer."""
+    node.config.stash[THROUGH].update(getattr(node, "workeroutput", {}).get("through", {}))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -104,7 +149,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def server_of() -> Iterator[ServerOf]:
+def server_of(pytestconfig: pytest.Config) -> Iterator[ServerOf]:
     """The session's server of a major version, started when it is first asked for."""
     running: dict[int, Server] = {}
 
@@ -113,9 +158,12 @@ def server_of() -> Iterator[ServerOf]:
             binaries = next(one for one in find()[0] if one.major == major)
             running[major] = start(binaries, options=coverage.options(binaries))
             engines.postgres_template(running[major])
+            if pytestconfig.getoption("--pgbouncer"):
+                running[major] = pgbouncer.in_front_of(running[major])
         return running[major]
 
     yield server
+    pytestconfig.stash[THROUGH].update(pgbouncer.stop())
     for one in running.values():
         stop(one)
 

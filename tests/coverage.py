@@ -65,6 +65,7 @@ def collect(url: str) -> None:
         return
     with psycopg.connect(url, autocommit=True) as connection:
         if _profiled(connection):
+            connection.execute("set default_transaction_read_only = off")  # a test may end so
             connection.execute("create extension if not exists plpgsql_check")
             for signature, digest, statement, count in connection.execute(RUN).fetchall():
                 _run[signature, digest, statement] += count

@@ -5,23 +5,30 @@ that the frozen revisions give the same is `test_migration`'s matter. `store` fi
 `engine` fixture of conftest.py.
 """
 
+import contextlib
 import itertools
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import psycopg
+from psycopg import sql
 from pytest_postgresql.janitor import DatabaseJanitor
 
 from qinglong_sql import migrate
+from qinglong_sql.store.sqlite_shipped import newest_revision
 from scripts import frozen
 from tests import coverage
 from tests.server import SQL_ROOT, Server, dsn, install
 
 TEMPLATE = "ql_template"
+NEWEST = newest_revision()
 _number = itertools.count(1)
+_connected: dict[tuple[int, str], psycopg.Connection] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,7 @@ class Engine:
 def sqlite_template(folder: Path, sql_root: Path = SQL_ROOT) -> Path:
     """Install the living SQL into a file, to be copied by `fresh_sqlite`."""
     path = folder / "template.db"
-    migrate.install_sqlite(path, frozen.frozen_text("sqlite", sql_root=sql_root))
+    migrate.install_sqlite(path, frozen.frozen_text("sqlite", sql_root=sql_root), NEWEST)
     return path
 
 
@@ -70,9 +77,31 @@ def drop_postgres(server: Server, url: str) -> None:
     janitor(server, found[1], template=None).drop()
 
 
-def janitor(server: Server, name: str, *, template: str | None) -> DatabaseJanitor:
+class Janitor(DatabaseJanitor):
+    """pytest-postgresql's, with one connection a server; a copy is of files and not of pages."""
+
+    @contextlib.contextmanager
+    def cursor(self, dbname: str | None = None) -> Iterator[psycopg.Cursor]:
+        key = (os.getpid(), str(self.password))  # no fork uses ours, and no two servers share one
+        if key not in _connected or _connected[key].closed:
+            _connected[key] = psycopg.connect(
+                host=self.host,
+                port=self.port,
+                user=self.user,
+                password=self.password,
+                dbname=dbname or self.maintenance_dbname,
+                autocommit=True,
+            )
+        with _connected[key].cursor() as cursor:
+            yield cursor
+
+    def _build_create_database_sql(self) -> sql.Composed:
+        return super()._build_create_database_sql() + sql.SQL(" strategy file_copy")
+
+
+def janitor(server: Server, name: str, *, template: str | None) -> Janitor:
     """pytest-postgresql's janitor for a database of our own server."""
-    return DatabaseJanitor(
+    return Janitor(
         user="postgres",
         host="127.0.0.1",
         port=server.port,

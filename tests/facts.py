@@ -18,8 +18,8 @@ from tests.state import State
 
 SQL_ROOT = Path(__file__).resolve().parent.parent / "sql"
 DECISIONS = (
-    "state", "admission", "frontier", "task_admission", "dispatch", "completion", "recovery",
-    "cancellation", "retention", "explain", "violation",
+    "state", "admission", "schedule", "frontier", "task_admission", "dispatch", "completion",
+    "recovery", "cancellation", "retention", "explain", "violation",
 )  # fmt: skip
 Connection = sqlite3.Connection | psycopg.Connection[Any]
 

@@ -1,19 +1,15 @@
 """A driver that fires triggers and runs what they start, on a clock that the test moves.
 
-The schedule stage is not built yet; `next_fire` is the one function that it will replace here. All
-else goes through the store's own steps, in pages, as a scheduler and a worker take them.
+It asks `next_fire` itself what is due, apart from the schedule stage. All else goes through the
+store's own steps, in pages, as a scheduler and a worker take them.
 """
 
 import heapq
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
-from zoneinfo import ZoneInfo
 
-from cronsim import CronSim
-
-from qinglong_sql.cron import plain_cron
+from qinglong_sql.cron_fire import next_fire
 from qinglong_sql.limits import PAGE_SIZE
 from qinglong_sql.stage import STAGES, Stage
 from qinglong_sql.store import Store
@@ -22,15 +18,6 @@ from tests.acting import Held, Row
 from tests.stores import FakeClock
 
 OFFERS = 64
-
-
-def next_fire(cron: str, tz: str, after_ms: int) -> int | None:
-    """The first time of an expression in a zone that is later than `after_ms`; None for never."""
-    for found in CronSim(plain_cron(cron), datetime.fromtimestamp(after_ms / 1000, ZoneInfo(tz))):
-        at_ms = round(found.timestamp() * 1000)
-        if at_ms > after_ms:  # within a repeated hour the calendar may answer with the past
-            return at_ms
-    return None
 
 
 @dataclass(slots=True)

@@ -79,6 +79,8 @@ def valid_calls(
         "p_session_id": "s1", "p_queues": '["default"]', "p_slots": 4, "p_self_fencing": 1,
         "p_grace_ms": 2_000, "p_queue": "default", "p_lease_ms": 30_000, "p_follow": "fail",
         "p_attempt_id": crossed.attempt_id, "p_token": crossed.token, "p_trigger_key": "none",
+        "p_owner": "me", "p_claim_version": 0, "p_state_version": 1, "p_cursor_ms": None,
+        "p_due_at_ms": 7, "p_observed_at_ms": 8, "p_next_at_ms": 9,
         "p_before_ms": 1, "p_offers": acting.offers(["o3"]),
         "p_manifest": canonical(acting.model({"work": acting.task()})),
     }  # fmt: skip
@@ -102,7 +104,7 @@ def bad_calls() -> Iterator[tuple[str, str, object]]:
                 values = (None, *JSONS)
             elif param in LISTS:
                 values = (None, *BATCHES)
-            elif param.endswith(("_ms", "_limit", "_slots", "_fencing")):
+            elif param.endswith(("_ms", "_limit", "_slots", "_fencing", "_version")):
                 values = (None, *NUMBERS, LEASE_MAX_MS + 1)
             for value in values:
                 yield name, param, value

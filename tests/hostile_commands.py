@@ -46,15 +46,19 @@ VALUES = (
 SERVES = {
     "edge": {"", ".", "/", "-", "--", "--json"},
     "run": {"", ".", "/", "-", "--", "--json"},
+    "resume": {"RUN"},
     "watch": {"", "RUN", "ru"},
 }
 WORDS = {
     "init": ["x.yaml"], "check": ["jobs.yaml"], "import-crontab": ["tab"], "run": ["none.yaml"],
     "edge": ["--packages", "/none"], "publish": ["jobs.yaml"], "start": ["nightly", "etl"],
-    "cancel": ["RUN"], "retry": ["RUN"], "declare-stopped": ["RUN-1"], "show": ["RUN"],
+    "cancel": ["RUN"], "resume": ["none"], "retry": ["RUN"],
+    "declare-stopped": ["RUN-1"], "show": ["RUN"],
     "watch": ["none"], "events": ["RUN"], "explain": ["RUN"], "logs": ["RUN"],
     "graph": ["jobs.yaml", "etl"], "purge": ["--older-than", "1d"], "backup": ["b.db"],
-    "restore": ["none.db"], "completion": ["bash"],
+    "restore": ["none.db"], "completion": ["bash"], "cron next": ["@daily"],
+    "schedules": ["nightly"], "trigger pause": ["nightly", "t"],
+    "trigger resume": ["nightly", "t"], "trigger fire": ["nightly", "t"],
 }  # fmt: skip
 
 
@@ -125,11 +129,20 @@ def desk(folder: Path, engine: Engine) -> Desk:
     return Desk(shell, engine, run_id)
 
 
-def bad_words() -> Iterator[list[str]]:
-    """Each parameter of each command with each of VALUES in its place."""
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """Each command by its words; of a group those in it."""
     context = click.Context(main)
     for name in COMMANDS:
         command = main.get_command(context, name)  # type: ignore[attr-defined]
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {inner}", one) for inner, one in command.commands.items())
+        else:
+            yield name, command
+
+
+def bad_words() -> Iterator[list[str]]:
+    """Each parameter of each command with each of VALUES in its place."""
+    for name, command in every_command():
         places = [one for one in command.params if isinstance(one, click.Argument)]
         for parameter in command.params:
             if parameter.name in ("follow", "wait") or (name, parameter.name) == (
@@ -146,7 +159,7 @@ def bad_words() -> Iterator[list[str]]:
                 else:
                     words += ["x"] * (len(places) - len(words))
                     words[places.index(parameter)] = value
-                yield [name, *words]
+                yield [*name.split(), *words]
                 if isinstance(parameter, click.Option) and parameter.is_flag:
                     break
 

@@ -23,13 +23,15 @@ STREAMS = {
 # words that succeed here and print something; `serves` are tested where they can be stopped
 GOOD = WORDS | {
     "init": ["new.yaml", "--force"], "import-crontab": ["tab"], "run": ["jobs.yaml", "hello"],
-    "cancel": ["--package", "none"], "declare-stopped": ["RUN-1", "--reason", "seen"],
+    "cancel": ["--package", "nightly", "--workflow", "hello"],
+    "declare-stopped": ["RUN-1", "--reason", "seen"],
     "show": ["RUN"], "logs": ["RUN"], "backup": ["b.db", "--force"], "restore": ["b.db"],
+    "cron": ["next", "@daily"], "schedules": [], "trigger": ["pause", "nightly", "none"],
     "purge": ["--older-than", "1d", "--preview"], "retry": ["RUN", "--preview"],
 }  # fmt: skip
-# nothing has run or failed, and nobody can be asked
-REFUSED = {"declare-stopped": 5, "retry": 5, "logs": 5, "restore": 2}
-SERVES = {"edge", "watch"}
+# nothing has run or failed, nobody can be asked, and no cluster is on SQLite
+REFUSED = {"control": 2, "trigger": 5, "declare-stopped": 5, "retry": 5, "logs": 5, "restore": 2}
+SERVES = {"edge", "watch", "resume"}
 BYTES = "\udcff\udcfe\x1b[2J"
 VARIABLES: tuple[dict[str, str | None], ...] = (
     {"HOME": None, "USER": None, "LOGNAME": None},

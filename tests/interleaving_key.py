@@ -125,7 +125,7 @@ LEFT_OUT = {
     "run_input": NEVER,
     **dict.fromkeys((
         "package", "package_generation", "task_revision", "workflow_revision", "workflow_step",
-        "workflow_ancestor", "trigger", "trigger_schedule",
+        "workflow_ancestor", "trigger", "trigger_schedule", "trigger_run", "trigger_fault",
     ), NEVER),
 }  # fmt: skip
 

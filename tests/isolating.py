@@ -13,6 +13,7 @@ import psycopg
 from psycopg import conninfo
 
 from tests import engines
+from tests.around import direct
 from tests.binaries import find
 from tests.server import ROOT, Server, running
 
@@ -36,7 +37,7 @@ def told(program: Path, dsn: str, name: str) -> str:
     """What the tester prints for a spec. Raises RuntimeError with its words when it fails."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute((FOLDER / "fixture.sql").read_bytes())
-    where = conninfo.make_conninfo(**conninfo.conninfo_to_dict(dsn))
+    where = conninfo.make_conninfo(**conninfo.conninfo_to_dict(direct(dsn)))
     done = subprocess.run(
         [program, where],
         stdin=(FOLDER / f"{name}.spec").open("rb"),

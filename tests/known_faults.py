@@ -91,6 +91,33 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_worker::test_errors_are_cut_to_what_is_stored",
         "test_worker::test_an_output_that_cannot_be_stored_fails_the_step",
     ),
+    # schedule
+    "B069": (
+        "test_schedule_races::test_every_occurrence_is_fired_by_one_of_several",
+        "test_schedule::test_a_commit_is_replayed",
+        "test_answers::test_a_loss_is_repeated_and_changes_nothing",
+    ),
+    "B072": (
+        "test_known_schedule_faults"
+        "::test_an_old_claim_commits_nothing_when_the_trigger_is_due_again",
+    ),
+    "B073": (
+        "test_known_schedule_faults::test_a_trigger_that_was_edited_again_and_again_fires_once",
+    ),
+    "B075": ("test_known_schedule_faults::test_those_who_lose_an_occurrence_are_silent",),
+    "B077": (
+        "test_known_schedule_faults::test_those_who_lose_an_occurrence_are_silent",
+        "test_schedule_deaths::test_whoever_is_killed_between_claim_and_commit_there_is_one_run",
+    ),
+    "B078": ("test_schedule_races::test_every_occurrence_is_fired_by_one_of_several",),
+    "B079": (
+        "test_known_schedule_faults::test_the_next_time_does_not_depend_on_the_run_before",
+        "test_schedule_deaths::test_whoever_is_killed_between_claim_and_commit_there_is_one_run",
+    ),
+    "B083": ("test_known_schedule_faults::test_bad_rows_are_marked_and_a_hundred_good_ones_fire",),
+    "B084": ("test_known_schedule_faults::test_a_time_is_a_number_and_nothing_else",),
+    "B086": ("test_known_schedule_faults::test_a_trigger_that_is_new_and_sooner_fires_first",),
+    "B089": ("test_schedule::test_what_was_missed_is_one_run_or_none",),
     # sqlite
     "B183": (
         "test_sqlite_store::test_a_file_that_stays_locked_is_contended_and_nothing_is_half_done",
@@ -138,6 +165,42 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_known_faults::test_what_ran_when_an_old_copy_was_made_converges",
     ),
     "B026": ("test_worker::test_no_more_run_at_once_than_there_are_slots",),
+    # time
+    "B091": (
+        "test_cron_fire::test_real_clock_changes_are_taken_as_debian_does",
+        "test_cron_zones::test_around_every_change_of_every_rule_set_it_fires_as_the_minutes_say",
+    ),
+    "B092": (
+        "test_cron_fire::test_real_clock_changes_are_taken_as_debian_does",
+        "test_cron_zones::test_around_every_change_of_every_rule_set_it_fires_as_the_minutes_say",
+    ),
+    "B094": (
+        "test_known_schedule_faults::test_far_from_a_clock_change_it_fires_at_its_local_time",
+    ),
+    "B098": (
+        "test_cron_fire::test_a_fixed_time_has_every_day_and_no_day_twice",
+        "test_cron_days::test_through_the_days_every_rule_set_fires_as_the_minutes_say",
+    ),
+    "B099": (
+        "test_cron_fire::test_what_never_fires_is_refused_and_the_end_of_time_is_none",
+        "test_known_schedule_faults::test_a_date_that_never_comes_is_refused_at_once",
+    ),
+    "B100": ("test_cron_fire::test_rare_days_are_found_and_soon",),
+    "B101": ("test_cron_fire::test_real_expressions_fire_when_they_should",),
+    "B103": (
+        "test_cron_zones::test_neither_the_host_nor_the_environment_changes_an_answer",
+        "test_known_schedule_faults::test_a_trigger_without_a_zone_is_refused",
+    ),
+    "B104": (
+        "test_cron_fire::test_seconds_follow_the_same_rules",
+        "test_known_schedule_faults::test_seconds_go_on_evenly_over_both_changes",
+    ),
+    "B110": (
+        "test_clock_jumps::test_an_edge_whose_clock_is_set_loses_and_doubles_nothing",
+        "test_schedule::test_a_clock_that_jumps_forward_and_back_fires_nothing_twice",
+        "test_schedule::test_a_cursor_of_a_clock_that_was_a_month_ahead_begins_anew",
+    ),
+    "B111": ("test_known_schedule_faults::test_nothing_fires_before_its_time",),
     # timeout-retry
     "B132": (
         "test_completion::test_what_is_not_listed_is_not_retried",

@@ -16,7 +16,7 @@ from qinglong_sql.store import Call, Row
 from qinglong_sql.store.postgres import PostgresStore
 from tests import engines
 from tests.lives import Lived, title
-from tests.proxy import Loss, Proxy
+from tests.proxy import Loss, in_front_of
 from tests.server import Server
 from tests.stores import FakeClock, ServerClock
 
@@ -76,9 +76,8 @@ class Pair:
         for dsn in found:
             stack.callback(engines.drop_postgres, server, dsn)
         self.dsn = found[0]
-        self.proxy = Proxy(server.port)
+        self.proxy, behind = in_front_of(found[0])
         stack.callback(self.proxy.close)
-        behind = found[0].replace(f":{server.port}/", f":{self.proxy.port}/")
         self.losing = PostgresStore(behind, prepare_threshold=prepare_threshold)
         self.direct = PostgresStore(found[0], prepare_threshold=prepare_threshold)
         self.calm = PostgresStore(found[1])

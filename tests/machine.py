@@ -24,21 +24,22 @@ from tests.prove import CannotRun
 from tests.shell import HOME
 from tests.site import kill_all_of, wait
 
-MEMORY, CPU = (Path("/sys/fs/cgroup") / name for name in ("memory", "cpu"))
+MEMORY, CPU, PIDS = (Path("/sys/fs/cgroup") / name for name in ("memory", "cpu", "pids"))
 PERIOD_US = 100_000
 SAMPLES = 64
 WITHIN_S = 240.0
 CHANGED_MS = 0.15  # a commit that takes less has written nothing
 PAGES = 16
-ROOT_WAY = "needs root and cgroup v1 with the controllers memory and cpu"
+ROOT_WAY = "needs root and cgroup v1 with the controllers memory, cpu and pids"
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """MiB of memory and share of one core; no swap."""
+    """MiB of memory, cores, and how many processes and threads; no swap."""
 
     mib: int
     cores: float
+    tasks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def write_package(folder: Path, steps: int) -> None:
 def group(machine: Machine) -> Iterator[list[Path]]:
     """The folders of a control group with these limits. Raises CannotRun."""
     name = f"ql-small-{os.getpid()}-{time.monotonic_ns()}"
-    folders = [MEMORY / name, CPU / name]
+    folders = [MEMORY / name, CPU / name, *([PIDS / name] if machine.tasks else [])]
     made = []
     limit = str(machine.mib * 1024 * 1024)
     try:
@@ -132,6 +133,8 @@ def group(machine: Machine) -> Iterator[list[Path]]:
                 (folders[0] / "memory.memsw.limit_in_bytes").write_text(limit)
             (folders[1] / "cpu.cfs_period_us").write_text(str(PERIOD_US))
             (folders[1] / "cpu.cfs_quota_us").write_text(str(int(PERIOD_US * machine.cores)))
+            if machine.tasks:
+                (folders[2] / "pids.max").write_text(str(machine.tasks))
         except OSError as error:
             raise CannotRun(f"{ROOT_WAY}: {error}") from None
         yield folders

@@ -10,6 +10,7 @@ import select
 import socket
 import threading
 from typing import Literal
+from urllib.parse import urlsplit
 
 Loss = Literal["command", "answer", "part"]
 
@@ -112,6 +113,14 @@ class Proxy:
             answer += received
         if what == "part":
             client.sendall(answer[: len(answer) // 2])
+
+
+def in_front_of(dsn: str) -> tuple[Proxy, str]:
+    """A proxy in front of where a DSN leads, and the DSN that goes through it."""
+    port = urlsplit(dsn).port
+    assert port, "it says no port"
+    proxy = Proxy(port)
+    return proxy, dsn.replace(f":{port}/", f":{proxy.port}/")
 
 
 def greet(client: socket.socket, server: socket.socket) -> None:

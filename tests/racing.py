@@ -10,8 +10,9 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import psycopg
 
@@ -118,17 +119,33 @@ class Hand:
     held: list[Held] = field(default_factory=list)
 
 
-def race(dsn: str, *, runs: int, seconds: float, seed: int) -> Race:
-    """Keep up to `runs` runs open for so many seconds, then let all end, and look at everything."""
+def race(
+    dsn: str,
+    *,
+    runs: int,
+    seconds: float,
+    seed: int,
+    hands: Sequence[Callable[[Hand], None]] | None = None,
+    triggers: dict[str, Any] | None = None,
+    beside: Sequence[Callable[[Track], object]] = (),
+) -> Race:
+    """Keep up to `runs` runs open for so many seconds, then let all end, and look at everything.
+
+    `hands` are four schedulers, four workers and two cancellers if not said otherwise; `beside`
+    goes on in threads of its own until `stop` is set.
+    """
     track = Track(dsn)
-    work = [scheduler] * 4 + [worker] * 4 + [canceller] * 2
     store = open_postgres_store(dsn)
-    acting.publish(store, NEEDS, retry={"attempts": 2, "backoff_ms": 20}, on_lost="retry")
+    work = acting.task(retry={"attempts": 2, "backoff_ms": 20}, on_lost="retry")
+    made = acting.model({"work": work}, {"flow": acting.workflow(NEEDS)})
+    acting.publish_model(store, made | {"triggers": triggers or {}})
     threads = [
         threading.Thread(target=_repeat, args=(track, once, f"h{number}", seed))
-        for number, once in enumerate(work)
+        for number, once in enumerate(HANDS if hands is None else hands)
     ]
-    threads += [threading.Thread(target=once, args=(track,)) for once in (_watch, _look)]
+    threads += [
+        threading.Thread(target=_alone, args=(track, once)) for once in (_watch, _look, *beside)
+    ]
     began = time.monotonic()
     for thread in threads:
         thread.start()
@@ -259,16 +276,24 @@ def canceller(hand: Hand) -> None:
         hand.track.count(acting.cancel(hand.store, run_id, actor=hand.name)["outcome"])
 
 
+HANDS = (*[scheduler] * 4, *[worker] * 4, *[canceller] * 2)
+
+
+def _alone(track: Track, once: Callable[[Track], object]) -> None:
+    with _telling(track, getattr(once, "__name__", "beside")):
+        once(track)
+
+
 def _watch(track: Track) -> None:
     """Sample the locks all the time."""
-    with _telling(track, "sampling"), psycopg.connect(track.dsn, autocommit=True) as connection:
+    with psycopg.connect(track.dsn, autocommit=True) as connection:
         while not track.stop.wait(0.005):
             track.race.waits.sample(connection)
 
 
 def _look(track: Track) -> None:
     """Read what must be empty, now and then: it takes longer than a sample may."""
-    with _telling(track, "looking"), contextlib.closing(open_postgres_store(track.dsn)) as store:
+    with contextlib.closing(open_postgres_store(track.dsn)) as store:
         while not track.stop.wait(2):
             for name in ("violation", "fault_state"):
                 if rows := store.read(name):

@@ -13,6 +13,8 @@ from tests.binaries import NoServer
 
 PREFIX = "qinglong-pg-"
 STALE_S = 60
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 2 * 1024**3
 
 
 def traversable(folder: Path) -> bool:
@@ -20,12 +22,23 @@ def traversable(folder: Path) -> bool:
     return all(part.stat().st_mode & stat.S_IXOTH for part in (folder, *folder.parents))
 
 
-def scratch_folder() -> tuple[Path, int]:
+def roomy(folder: Path) -> bool:
+    """Whether a server has room enough there, and may run a copy of its programs."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize >= ROOM_BYTES and not found.f_flag & os.ST_NOEXEC
+
+
+def scratch_folder(*, durable: bool) -> tuple[Path, int]:
     """A short-named folder that any user may traverse (a socket's path is at most 107 bytes).
 
-    Returns it with the descriptor of the lock that keeps a sweep off. Raises NoServer.
+    durable: on a disk, never in memory. Returns it with the descriptor of the lock that keeps a
+    sweep off. Raises NoServer.
     """
-    for base in (Path(tempfile.gettempdir()).resolve(), Path("/tmp"), Path("/var/tmp")):
+    memory = [] if durable or not roomy(MEMORY) else [MEMORY]
+    for base in (*memory, Path(tempfile.gettempdir()).resolve(), Path("/tmp"), Path("/var/tmp")):
         if len(str(base)) < 60 and os.access(base, os.W_OK) and traversable(base):
             break
     else:

@@ -4,6 +4,8 @@
 
 postgres refuses root, so root starts it as `postgres` or `nobody`. It is a direct child that dies
 with us (PDEATHSIG); what a killed session left in the temporary folder is swept by the next one.
+Its files lie in memory where there is room: a database is some 330 of them, made and removed for a
+test, and ext4 looks at every inode that was freed in the last minute before it takes another.
 """
 
 import atexit
@@ -18,12 +20,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.binaries import Binaries, NoServer, default, environment, find, run_tool
+from tests.scram import verifier
 from tests.scratch import discard, scratch_folder, traversable
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,6 +47,7 @@ class Server:
     child: subprocess.Popen[bytes] = field(repr=False)
     alive: int = field(repr=False)  # descriptor of the lock that tells a sweep to keep off
     owner: int  # our process: a fork of ours must never stop the server
+    entry: int = 0  # the port of a pgbouncer in front of it (tests/pgbouncer.py)
 
 
 def start(
@@ -51,10 +55,11 @@ def start(
 ) -> Server:
     """Start a fresh cluster on a free loopback port and wait until it answers.
 
-    durable: keep fsync on (for tests of what survives). options: further `-c name=value` settings.
+    durable: keep fsync on, and the files on a disk (for tests of what survives). options: further
+    `-c name=value` settings.
     Raises NoServer with the server's own words when it does not come up.
     """
-    scratch, alive = scratch_folder()
+    scratch, alive = scratch_folder(durable=durable)
     user = _server_user()
     try:
         binaries = _reachable(binaries, scratch, user)
@@ -66,6 +71,7 @@ def start(
             "fsync": "on" if durable else "off",
             "full_page_writes": "on" if durable else "off",
             "shared_buffers": "64MB",
+            **({} if durable else {"max_wal_size": "128MB"}),  # it may be memory
             "timezone": "UTC",
         } | dict(options or {})
         for _ in range(3):  # another program may take the free port first
@@ -106,9 +112,12 @@ def running(binaries: Binaries) -> Iterator[Server]:
 
 
 def dsn(server: Server, database: str = "postgres", user: str = "postgres") -> str:
-    """URL of a database. Only the superuser has a password; other logins are trusted."""
+    """URL of a database, by way of its pgbouncer if there is one.
+
+    Only the superuser has a password; other logins are trusted.
+    """
     who = f"{user}:{server.password}" if user == "postgres" else user
-    return f"postgresql://{who}@127.0.0.1:{server.port}/{database}"
+    return f"postgresql://{who}@127.0.0.1:{server.entry or server.port}/{database}"
 
 
 def tool(
@@ -170,7 +179,7 @@ def _initialise(
     data.mkdir(mode=0o700)
     (scratch / "socket").mkdir(mode=0o755)
     secret.touch(mode=0o600)
-    secret.write_text(password)
+    secret.write_text(verifier(password))
     if user:
         for path in (data, scratch / "socket", secret):
             os.chown(path, user.pw_uid, user.pw_gid)
@@ -198,24 +207,42 @@ def _initialise(
 def _spawn(
     binaries: Binaries, scratch: Path, user: pwd.struct_passwd | None, settings: dict[str, str]
 ) -> subprocess.Popen[bytes]:
+    words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+    return child(
+        [binaries.folder / "postgres", "-D", scratch / "data", *words],
+        scratch / "log",
+        user,
+        end=signal.SIGQUIT,
+        env=environment(binaries.folder),
+        cwd=scratch,
+    )
+
+
+def child(
+    words: Sequence[str | Path],
+    log: Path,
+    user: pwd.struct_passwd | None,
+    *,
+    end: signal.Signals,
+    **how: Any,
+) -> subprocess.Popen[bytes]:
+    """Start a program as that user; the signal `end` reaches it when we die."""
     parent = os.getpid()
 
     def die_with_parent() -> None:  # runs after the change of user, which would clear it
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
+        LIBC.prctl(PR_SET_PDEATHSIG, end)
         if os.getppid() != parent:
             os._exit(1)
 
-    words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-    with (scratch / "log").open("ab") as sink:
+    with log.open("ab") as sink:
         return subprocess.Popen(
-            [binaries.folder / "postgres", "-D", scratch / "data", *words],
-            env=environment(binaries.folder),
-            cwd=scratch,
+            words,
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=die_with_parent,
+            **how,
             **_as_user(user),
         )
 

@@ -49,7 +49,7 @@ class Shell:
 
         A command that only looks is called in this process, which is quicker.
         """
-        if words[0] == "run":
+        if words[0] in ("run", "resume"):
             return self.process(*words, env=env)
         environ = dict.fromkeys(os.environ, None) | self.environment(**(env or {}))
         with contextlib.chdir(self.folder):

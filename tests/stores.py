@@ -8,7 +8,8 @@ from qinglong_sql.migrate import install_sqlite
 from qinglong_sql.store import Store, open_store
 from qinglong_sql.store.sqlfiles import manifest_text
 from qinglong_sql.store.sqlite import Profile, SqliteStore
-from tests.engines import Engine
+from tests.engines import NEWEST, Engine
+from tests.server import SQL_ROOT
 
 DAWN_MS = 1_700_000_000_000
 
@@ -50,6 +51,15 @@ class ServerClock(FakeClock):
         self._connection.close()
 
 
+def ship_clock(dsn: str) -> None:
+    """Put back the clock that is shipped; what compares the schema refuses that of a test."""
+    text = (SQL_ROOT / "postgres" / "schema.sql").read_text(encoding="utf-8")
+    _, begins, rest = text.partition("create or replace function ql.now_ms ()")
+    body, ends, _ = rest.partition("$$;")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(begins + body + ends)  # type: ignore[arg-type]
+
+
 def store_on(engine: Engine, clock: FakeClock) -> Store:
     """An open store whose time is that clock's. Close it."""
     if engine.kind == "sqlite":
@@ -59,7 +69,7 @@ def store_on(engine: Engine, clock: FakeClock) -> Store:
 
 def install(path: Path) -> None:
     """Make a file with the tables and the decision views of the `sql/` tree."""
-    install_sqlite(path, manifest_text())
+    install_sqlite(path, manifest_text(), NEWEST)
 
 
 def sqlite_store(

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from qinglong_sql.store.postgres import PREPARE_AFTER, PostgresStore
+from qinglong_sql.store.postgres import PostgresStore
 from qinglong_sql.store.steps import STEPS
 from tests import losing
 from tests.lives import LATE
@@ -19,11 +19,13 @@ from tests.test_replay import LIFE
 
 @pytest.mark.parametrize(
     ("loss", "prepare_threshold", "paged"),
-    [("answer", 0, False), ("command", PREPARE_AFTER, False), ("part", None, True)],
+    [("answer", 0, False), ("command", 5, False), ("part", None, True)],
 )
 def test_a_loss_is_repeated_and_changes_nothing(
     loss: Loss, prepare_threshold: int | None, paged: bool, postgres_server: Server
 ) -> None:
+    if postgres_server.entry:  # a pgbouncer of 1.18 breaks what is prepared
+        prepare_threshold = None
     told = list(losing.compared(postgres_server, loss, prepare_threshold, paged=paged))
     assert len(told) == len(LIFE) + len(LATE)
     assert [line for line in told if line] == []
@@ -62,6 +64,6 @@ def test_a_step_without_its_check_for_replay_is_found(name: str, postgres_server
 def test_a_page_that_blames_a_run_for_the_connection_is_found(
     postgres_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PostgresStore, "_ends_cycle", lambda *_: False)
+    monkeypatch.setattr(PostgresStore, "ends_cycle", lambda *_: False)
     with closing(losing.compared(postgres_server, "answer", None, paged=True)) as told:
         assert any("swallowed" in line for line in told)

@@ -23,7 +23,7 @@ from tests import acting, sqltext
 from tests.acting import Held
 from tests.catalog import catalog
 from tests.doors import GROUPS, LOGINS, Doors, life, logins_of
-from tests.engines import Engine
+from tests.engines import NEWEST, Engine
 from tests.server import SQL_ROOT, Server, dsn, tool
 from tests.stores import FakeClock, sqlite_store
 
@@ -33,7 +33,11 @@ REFUSED = "42501"
 NOT_POSSIBLE = "55000"  # a view that nobody could write to
 PATH = "search_path=pg_catalog, pg_temp"
 TABLES = sqltext.tables("postgres")
-DELETABLE = {"agenda", "run_fault"}  # what is due, and what failed: gone when it is done
+DELETABLE = {
+    "agenda",
+    "run_fault",
+    "trigger_fault",
+}  # what is due, and what failed: gone when it is done
 Connection = psycopg.Connection[Any]
 
 
@@ -300,12 +304,12 @@ def test_ql_migrator_is_no_superuser_and_migrates(postgres_server: Server, empty
     words = ["-Xq", "-v", "ON_ERROR_STOP=1", "-d", empty_dsn, "-f", str(folder / "role.sql")]
     tool(postgres_server, "psql", *words)
     login = dsn(postgres_server, empty_dsn.rsplit("/", 1)[1], "ql_migrator")
-    assert migrate.upgrade(login) == "0001"
+    assert migrate.upgrade(login) == NEWEST
     owners = {owner for _, _, _, owner, *_ in catalog(empty_dsn)["relation"]}
     assert owners == {"ql_migrator"}
     migrate.downgrade(login)
     assert migrate.current(login) is None
-    assert migrate.upgrade(login) == "0001"
+    assert migrate.upgrade(login) == NEWEST
 
 
 @every_version
@@ -473,6 +477,9 @@ def lived(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         acting.recover(store, run_id)
         acting.cancel(store, run_id)
         store.call("record_fault", p_run_id=run_id, p_stage="cancellation", p_error="broken")
+        name = {"p_package_key": "nightly", "p_trigger_key": "night"}
+        store.call("fire_trigger", **name, p_run_key="by hand")
+        store.call("record_trigger_fault", **name, p_state_version=1, p_error="broken")
         path = store.path
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("pragma recursive_triggers = on")

@@ -20,6 +20,7 @@ from qinglong_sql.store import open_store, snapshot
 from qinglong_sql.store.sqlite import Profile, SqliteStore
 from qinglong_sql.workplace import take_lock
 from tests import acting
+from tests.engines import NEWEST
 from tests.shell import Shell
 
 
@@ -50,13 +51,47 @@ def runs_in(file: Path) -> set[str]:
 # -- backup
 
 
+def test_a_database_and_its_backup_are_their_owners_alone(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold inputs and environments; the journal beside follows, whatever the umask lets."""
+    before = os.umask(0o022)
+    try:
+        new = shell.folder / "new" / "new.db"
+        shell.write("p.yaml", "package: p\ntasks: {t: {run: 'true'}}\n")
+        dsn = ("--dsn", f"sqlite:///{new}")
+        assert shell("migrate", *dsn).returncode == 0
+        with closing(open_store(dsn[1])):
+            assert shell("publish", "p.yaml", *dsn).returncode == 0
+            assert modes(new) == {0o600}, list(new.parent.iterdir())
+        made: list[int] = []
+        monkeypatch.setattr(snapshot, "synced", lambda path: made.append(mode_of(path)))
+        copy = shell.folder / "copy.db"
+        assert shell("backup", copy, *dsn).returncode == 0
+        assert (made, mode_of(copy)) == ([0o600], 0o600)
+        new.chmod(0o644)
+        with closing(open_store(dsn[1])):
+            assert shell("publish", "p.yaml", *dsn).returncode == 0
+            assert modes(new) == {0o644}, "who let others read keeps that"
+    finally:
+        os.umask(before)
+
+
+def modes(file: Path) -> set[int]:
+    return {mode_of(one) for one in file.parent.glob(f"{file.name}*") if one.is_file()}
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
 def test_a_backup_is_the_database_at_one_moment(shell: Shell, file: Path) -> None:
     runs = started(file, 3)
     file.chmod(0o640)
     done = shell("backup", "copy.db", "--json")
     row = json.loads(done.stdout)
     copy = shell.folder / "copy.db"
-    assert (row["file"], row["revision"], row["bytes"]) == ("copy.db", "0001", copy.stat().st_size)
+    assert (row["file"], row["revision"], row["bytes"]) == ("copy.db", NEWEST, copy.stat().st_size)
     assert copy.stat().st_mode & 0o777 == 0o640
     started(file, 1, first=3)
     assert runs_in(copy) == set(runs)
@@ -87,7 +122,7 @@ def test_a_copy_is_of_one_moment_while_somebody_writes(
 
         snapshot.copy_online(file, copy, write)
         written = len(store.read("run_state"))
-    assert snapshot.checked(copy, "0001") == "0001"
+    assert snapshot.checked(copy, NEWEST) == NEWEST
     anew = sum(after <= before for before, after in itertools.pairwise(seen))
     copied = len(runs_in(copy))
     if profile == "standalone":
@@ -95,6 +130,22 @@ def test_a_copy_is_of_one_moment_while_somebody_writes(
     else:
         assert anew == snapshot.RESTARTS and 1 < copied <= written
     assert 3 < len(seen) < 200
+
+
+def test_a_folder_that_takes_no_backup_is_named(
+    shell: Shell, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the database, which is all right."""
+    away = shell.folder / "away"
+    away.mkdir()
+    real = os.access
+    monkeypatch.setattr(
+        "os.access",
+        lambda path, mode, **how: path != away and real(path, mode, **how),
+    )
+    done = shell("backup", "away/b.db")
+    assert done.returncode == 5 and list(away.iterdir()) == []
+    assert done.stderr.startswith("refused: away/b.db: this user cannot make files in ")
 
 
 def test_only_sqlite_is_backed_up_here(tmp_path: Path) -> None:
@@ -157,7 +208,7 @@ def test_a_restore_keeps_what_was_there_and_tells_what_was_open(shell: Shell, fi
     assert len(runs_in(file)) == 3
     done = shell("restore", "copy.db", "--yes", "--json")
     row = json.loads(done.stdout)
-    assert row["open_runs"] == 2 and row["revision"] == "0001"
+    assert row["open_runs"] == 2 and row["revision"] == NEWEST
     assert runs_in(file) == set(runs)
     assert len(runs_in(Path(row["kept"]))) == 3
     elsewhere = shell("restore", "copy.db", "--dsn", f"sqlite:///{shell.folder}/new/place.db")
@@ -241,7 +292,8 @@ def test_what_is_not_a_backup_of_ours_is_refused(shell: Shell, file: Path, wrong
     shell("backup", "copy.db")
     copy = shell.folder / "copy.db"
     said = {"no file": "no such file", "noise": "not a database", "stranger": "none of ours",
-            "damaged": "damaged", "newer": "newer than 0001", "orphan": "lacks one of"}  # fmt: skip
+            "damaged": "damaged", "newer": f"newer than {NEWEST}",
+            "orphan": "lacks one of"}  # fmt: skip
     if wrong == "no file":
         copy.unlink()
     elif wrong == "noise":

@@ -67,7 +67,15 @@ def test_a_package_is_cancelled_after_a_look_at_it(shell: Shell, store: Store) -
     assert refused.stderr.endswith("\nnothing done: this cancels 5 runs; repeat with --yes\n")
     assert all(run_id in refused.stderr for run_id in (*flows, *tasks))
     assert asked(store) == set()
-    for words in (("other",), ("nightly", "--older-than", "1h"), ("nightly", "--workflow", "x")):
+    for words, said in {
+        ("nightl",): "no package 'nightl'; did you mean nightly?\n",
+        ("nightly", "--workflow", "x"): "package 'nightly' has no workflow or task 'x'\n",
+    }.items():
+        for yes in ((), ("--yes",)):
+            none = shell("cancel", *yes, "--package", *words)
+            assert (none.returncode, none.stdout) == (5, "")
+            assert none.stderr == f"refused: {said}"
+    for words in (("nightly", "--older-than", "1h"),):
         none = shell("cancel", "--yes", "--package", *words)
         assert (none.returncode, none.stdout) == (
             0,
@@ -140,8 +148,21 @@ def test_waiting_ends_with_the_run_and_its_exit_code(
 def test_waiting_has_an_end_of_its_own(shell: Shell, store: Store, engine: Engine) -> None:
     done = shell("start", "nightly", "flow", "--wait", "--timeout", "1200ms")
     assert done.returncode == 6
-    assert "is still running after 1s200ms; it goes on" in done.stderr
-    assert "nobody drives this database now" in done.stderr
+    assert "is still running after 1s200ms; nobody drives this database now" in done.stderr
+    assert "it goes on" not in done.stderr
+    (run,) = store.read("run_state")
+    for short in ("r", "ru"):
+        refused = shell("cancel", short)
+        assert refused.returncode == 5 and f"'{short}' is too short" in refused.stderr
+    assert asked(store) == set()
+    acting.register(store)
+    held = acting.admit(store, run["run_id"]) and acting.lease(store)
+    acting.run(store, *held.values())
+    if engine.kind == "postgres":
+        done = shell(
+            "start", "nightly", "flow", "--key", run["run_key"], "--wait", "--timeout", "1s"
+        )
+        assert "is still running after 1s; it goes on" in done.stderr
     assert store.read("run_state")[0]["status"] == "running" and asked(store) == set()
     assert shell("start", "nightly", "flow", "--timeout", "1s").returncode == 2
 

@@ -133,7 +133,8 @@ def test_an_open_retry_of_an_older_file_is_told(shell: Shell) -> None:
     retry = newest(shell)
     note = (
         f"note: run {retry[:12]} of generation 1 is still open (a retry of {old[:12]}); it keeps"
-        f" its generation: cancel it with qinglong-sql cancel {retry[:12]}\n"
+        f" its generation: go on with it by qinglong-sql resume {retry[:12]} or end it by"
+        f" qinglong-sql cancel {retry[:12]}\n"
     )
     assert "note" not in shell("publish", "jobs.yaml").stderr
     shell.write("jobs.yaml", MENDED + "  other: {steps: {a: {run: 'true'}}}\n")
@@ -194,7 +195,7 @@ def test_what_cannot_be_retried_says_why(shell: Shell) -> None:
     done = shell("retry", open_run, "--key", "other", "--wait", "--timeout", "1s")
     assert done.returncode == 6, done.stdout + done.stderr
     assert "retries" in done.stderr
-    assert "is still running after 1s; it goes on" in done.stderr
+    assert "is still running after 1s; nobody drives this database now" in done.stderr
     words = shell("start", "jobs", "--key", "other").stderr
     assert words.startswith("refused: key 'other' was used before for a retry: run ru")
 

@@ -16,6 +16,7 @@ from qinglong_sql.cli import COMMANDS
 from qinglong_sql.cli.exits import Exit, told_as
 from qinglong_sql.scheduler import Cycle, StageFailed, Turn
 from tests.binaries import run_tool
+from tests.engines import NEWEST
 from tests.server import SQL_ROOT, Server, dsn
 from tests.shell import Shell
 from tests.site import kill_all_of
@@ -79,6 +80,9 @@ def test_a_file_that_cannot_be_read_is_one_line(shell: Shell) -> None:
         for words in ("check", "run", "publish", "graph"):
             done = shell(words, "no.yaml")
             said = (done.returncode, done.stdout, done.stderr)
+            if words in ("run", "publish"):
+                done = shell(words, "-")
+                assert done.returncode == 2 and "standard input has no folder" in done.stderr
             assert said == (2, "", "no.yaml: No such file or directory\n")
             done = shell(words, "strange.yaml")
             assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
@@ -135,15 +139,17 @@ def test_help_says_what_matters() -> None:
     matters = {
         "init": "--json", "check": "--json", "schema": "JSON Schema", "import-crontab": "--output",
         "run": "Ctrl-C", "edge": "--packages", "publish": "Runs that are open", "start": "--key",
-        "cancel": "Nothing new starts", "retry": "RUN", "declare-stopped": "--then",
-        "status": "--json", "runs": "--status", "show": "RUN", "watch": "Ctrl-C",
+        "resume": "generation", "cancel": "Nothing new starts", "retry": "RUN",
+        "declare-stopped": "--then", "status": "--json", "runs": "--status", "show": "RUN",
+        "watch": "Ctrl-C",
         "events": "--follow", "explain": "waits for", "logs": "--follow", "graph": "mermaid",
         "migrate": "--sql", "doctor": "Exit 6", "purge": "--older-than", "backup": "FILE",
-        "restore": "FILE", "completion": "bash",
+        "restore": "FILE", "completion": "bash", "cron": "next",
+        "schedules": "--between", "trigger": "resume", "control": "--listen",
     }  # fmt: skip
     assert matters.keys() == COMMANDS.keys()
-    no_json = ("schema", "edge", "completion")
-    no_database = ("init", "check", "schema", "import-crontab", "completion")
+    no_json = ("schema", "edge", "control", "completion", "cron", "trigger")
+    no_database = ("init", "check", "schema", "import-crontab", "completion", "cron", "trigger")
     for name, word in matters.items():
         said = shell(name, "--help").stdout
         assert word in said and ("--json" in said or name in no_json), name
@@ -188,9 +194,9 @@ def test_a_file_that_is_no_database_of_ours_is_not_ready(shell: Shell) -> None:
 
 def test_migrate_installs_once_and_prints_its_sql(tmp_path: Path) -> None:
     shell = Shell(tmp_path, "sqlite:///new/folder/a.db")
-    assert shell("migrate").stdout == "now at revision 0001\n"
-    assert shell("migrate").stdout == "already at revision 0001\n"
-    assert json.loads(shell("migrate", "--json").stdout) == {"before": "0001", "after": "0001"}
+    assert shell("migrate").stdout == f"now at revision {NEWEST}\n"
+    assert shell("migrate").stdout == f"already at revision {NEWEST}\n"
+    assert json.loads(shell("migrate", "--json").stdout) == {"before": NEWEST, "after": NEWEST}
     script = shell("migrate", "--sql").stdout
     with closing(sqlite3.connect(tmp_path / "offline.db", isolation_level=None)) as connection:
         connection.executescript(script)
@@ -211,10 +217,11 @@ def test_migrate_installs_postgres_as_its_migrator(
     folder = postgres_server.binaries.folder
     role = str(SQL_ROOT / "postgres" / "role.sql")
     run_tool(folder, "psql", "-Xq", "-v", "ON_ERROR_STOP=1", "-d", empty_dsn, "-f", role)
-    assert shell("migrate").stdout == "now at revision 0001\n"
-    assert shell("migrate").stdout == "already at revision 0001\n"
+    assert shell("migrate").stdout == f"now at revision {NEWEST}\n"
+    assert shell("migrate").stdout == f"already at revision {NEWEST}\n"
     assert shell("migrate", "--sql").stdout.startswith("BEGIN;")
-    assert shell("doctor", "--dsn", empty_dsn).stdout.startswith("ready: postgres, revision 0001\n")
+    ready = f"ready: postgres, revision {NEWEST}\n"
+    assert shell("doctor", "--dsn", empty_dsn).stdout.startswith(ready)
 
 
 def test_a_login_is_told_what_it_lacks(
@@ -230,6 +237,14 @@ def test_a_login_is_told_what_it_lacks(
                 done = shell(*words)
                 assert done.returncode == 5 and "permission denied" in done.stderr
                 assert "grant ql_reader" in done.stderr and done.stderr.count("\n") == 1
+            here = postgres_dsn.rsplit("/", 1)[1]
+            admin.execute(f'grant create on database "{here}" to ql_migrator'.encode())
+            for given in ("", "ql_reader"):
+                if given:
+                    admin.execute(f"grant {given} to {name}".encode())
+                done = shell("migrate")
+                assert done.returncode == 5 and done.stderr.count("\n") == 1, done.stderr
+                assert "permission denied" in done.stderr and "grant ql_migrator to" in done.stderr
             admin.execute(f"grant ql_reader to {name}".encode())
             assert shell("runs").stdout == "no runs\n"
             done = shell("doctor")

@@ -13,7 +13,7 @@ import pytest
 
 from qinglong_sql.cli.steps import once, shortened, step_table
 from qinglong_sql.edge_log import Log
-from qinglong_sql.migrate import VERSION_SCHEMA
+from qinglong_sql.migrate import ALEMBIC_TABLE, VERSION_SCHEMA
 from qinglong_sql.store import open_store
 from tests import acting
 from tests.shell import Shell
@@ -74,15 +74,19 @@ def test_the_command_of_a_retry_joins_it_whatever_its_input_is(
 def login(postgres_dsn: str) -> Iterator[str]:
     """A DSN of a login that is a member of the four groups of `run`."""
     with closing(psycopg.connect(postgres_dsn, autocommit=True)) as connection:
-        connection.execute(f"create schema if not exists {VERSION_SCHEMA}")
-        connection.execute(
-            f"create table {VERSION_SCHEMA}.alembic_version as select '0001' as version_num"
-        )
+        stamp = ALEMBIC_TABLE.replace("alembic_version (", f"{VERSION_SCHEMA}.alembic_version (")
+        with connection.transaction():
+            made = f"create schema {VERSION_SCHEMA} authorization ql_migrator"
+            connection.execute(made.encode())
+            connection.execute("set local role ql_migrator")
+            connection.execute(stamp.encode())
+            connection.execute(
+                f"insert into {VERSION_SCHEMA}.alembic_version values ('1')".encode()
+            )
         connection.execute("create role four login password 'four'")
         connection.execute("grant ql_reader, ql_admission, ql_scheduler, ql_worker to four")
         try:
-            place = connection.info
-            yield f"postgresql://four:four@{place.host}:{place.port}/{place.dbname}"
+            yield f"postgresql://four:four@{postgres_dsn.rpartition('@')[2]}"
         finally:
             connection.execute("drop owned by four")
             connection.execute("drop role four")

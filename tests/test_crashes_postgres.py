@@ -46,6 +46,8 @@ def published(server: Server, stack: ExitStack) -> Pair:
 
 
 def test_a_backend_that_is_gone_before_the_call_leaves_nothing(postgres_server: Server) -> None:
+    if postgres_server.entry:
+        pytest.skip("a pgbouncer takes another backend for one that is gone, and nobody notices")
     with ExitStack() as stack:
         pair = published(postgres_server, stack)
         before = pair.rows[0].all()
@@ -73,15 +75,15 @@ def test_a_backend_that_is_terminated_while_it_waits_leaves_nothing(
         before, waited = pair.rows[0].all(), list[bool]()
         other = stack.enter_context(psycopg.connect(pair.dsn))
         other.execute(f"lock table ql.{table} in share mode")  # type: ignore[arg-type]
-        connection = pair.direct._connection
-        assert connection
-        pid = connection.info.backend_pid
 
-        def strike() -> None:
-            asked = "select pg_terminate_backend(pid) from pg_locks where pid = %s and not granted"
+        def strike() -> None:  # nobody else waits in this database
+            asked = (
+                "select pg_terminate_backend(l.pid) from pg_locks as l where not l.granted"
+                " and l.database = (select oid from pg_database where datname = current_database())"
+            )
             end = time.monotonic() + 10  # the step itself gives up after a second
             while not waited and time.monotonic() < end:
-                waited.extend(hit for (hit,) in other.execute(asked, [pid]).fetchall())
+                waited.extend(hit for (hit,) in other.execute(asked).fetchall())
 
         thread = threading.Thread(target=strike)
         thread.start()

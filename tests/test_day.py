@@ -37,7 +37,7 @@ class Plain:
 
     def __init__(self, expr: str) -> None:
         texts = MACROS.get(expr.lower(), expr).lower().split()
-        self.fixed = len(texts) == 5 and texts[0][0] != "*" and texts[1][0] != "*"
+        self.fixed = not any(text[0] == "*" for text in texts[:-3])
         texts = ["0"] * (len(texts) == 5) + texts
         sets = [members(text, *bounds) for text, bounds in zip(texts, RANGES, strict=True)]
         self.seconds, self.minutes, self.hours, self.days, self.months, weekdays = sets
@@ -65,14 +65,15 @@ def members(text: str, low: int, high: int) -> set[int]:
 def wanted(expr: str, tz: str, start: datetime, end: datetime) -> list[int]:
     """When it fires, in milliseconds: each minute of the time is looked at.
 
-    A fixed time (neither minute nor hour begins with a star) that the clock jumps over fires once
-    when it has jumped, and not again in an hour that comes twice.
+    A fixed time (no field of the time of day begins with a star) that the clock jumps over fires
+    once when it has jumped, and not again in an hour that comes twice.
     """
     plain, found = Plain(expr), []
     for at_ms, wall, missed in minutes(tz, start, end):
-        fires = plain.matches(wall) and not (plain.fixed and wall.fold)
-        if fires or (plain.fixed and any(map(plain.matches, missed))):
-            found += [at_ms + 1000 * second for second in sorted(plain.seconds)]
+        times = {at_ms} if plain.fixed and any(map(plain.matches, missed)) else set()
+        if plain.matches(wall) and not (plain.fixed and wall.fold):
+            times |= {at_ms + 1000 * second for second in plain.seconds}
+        found += sorted(times)
     return found
 
 
@@ -200,3 +201,5 @@ def test_the_count_agrees_with_a_calendar_by_hand() -> None:
     assert len(wanted("1,2 3 1 * 1", NEW_YORK, start, end)) == 2  # the first, or a Monday
     assert len(wanted("1 3 2-8 * */7", NEW_YORK, start, end)) == 0  # those days, if Sundays
     assert len(wanted("5,6 0 0 * nov 7", NEW_YORK, start, end)) == 2
+    assert len(wanted("5,6 30 1 * * *", NEW_YORK, start, end)) == 2
+    assert len(wanted("*/30 30 1 * * *", NEW_YORK, start, end)) == 4

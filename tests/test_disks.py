@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from qinglong_sql.cli.tail import Tail
 from qinglong_sql.store.sqlite import Profile, open_sqlite
 from tests import filling
 from tests.prove import CannotRun
@@ -165,6 +167,36 @@ def test_what_could_not_begin_for_want_of_room_is_not_leased(
         filler.unlink()
         assert site.finish(run_id, worker)["status"] == "succeeded"
         assert len(site.attempts(run_id)) == 1
+
+
+def test_a_log_says_where_a_full_disk_cut_a_hole_in_it(tmp_path: Path, sqlite_dsn: str) -> None:
+    """`ends` is never given its room back: then only the note beside its log says it."""
+    flood = "cat /dev/zero > filler 2>/dev/null; seq 1 100000"
+    steps = f"""
+    gap: {{run: "echo BEGIN; {flood}; sleep 0.5; rm filler; printf AFTER"}}
+    ends: {{run: "echo BEGIN; {flood}", needs: [gap]}}
+    """
+    with skipping(), filling.small(tmp_path, 2) as place, opened(sqlite_dsn, place) as site:
+        site.publish(steps)
+        run_id = site.start()
+        assert site.finish(run_id)["status"] == "succeeded", site.told()
+        tails = {one["step_key"]: Tail(place, one) for one in site.attempts(run_id)}
+        told, said = {}, {}
+        for key, tail in tails.items():
+            assert tail.found()
+            told[key], said[key] = b"".join(tail.blocks()).decode(), tail.missing()
+            tail.close()
+    whole = len("BEGIN\n" + "\n".join(map(str, range(1, 100_001))) + "\n")
+    note = r"\n?\[(\d+) bytes are not kept: the disk was full\]\n"
+    kept, count, rest = re.split(note, told["gap"])
+    assert kept.startswith("BEGIN\n1\n2\n") and rest == "AFTER"
+    assert said["gap"] == lacks(int(count))
+    assert len(kept) + int(count) in (whole, whole + 1), "the end of a line may be the note's"
+    assert said["ends"] == lacks(whole - len(told["ends"]))
+
+
+def lacks(count: int) -> str:
+    return f"is not whole: {count} bytes are not kept: the disk was full or failed"
 
 
 def children(pid: int) -> list[int]:

@@ -18,8 +18,7 @@ from qinglong_sql.store import Store, open_store
 from qinglong_sql.store.postgres import PostgresStore
 from tests import acting
 from tests.engines import Engine
-from tests.proxy import Loss, Proxy
-from tests.server import Server
+from tests.proxy import Loss, in_front_of
 from tests.shell import Shell, ended
 
 WITHIN_S = 60
@@ -135,10 +134,9 @@ def package(tmp_path: Path) -> Package:
 @pytest.mark.parametrize("loss", ["command", "answer"])
 @pytest.mark.parametrize("key", [None, "mine"])
 def test_a_connection_that_is_lost_on_the_way_to_a_run_is_waited_for(
-    loss: Loss, key: str | None, postgres_dsn: str, postgres_server: Server, package: Package
+    loss: Loss, key: str | None, postgres_dsn: str, package: Package
 ) -> None:
-    proxy, seen = Proxy(postgres_server.port), set()
-    behind = postgres_dsn.replace(f":{postgres_server.port}/", f":{proxy.port}/")
+    (proxy, behind), seen = in_front_of(postgres_dsn), set()
     assert behind != postgres_dsn
     with closing(PostgresStore(behind)) as store:
         for after in range(8):

@@ -15,7 +15,7 @@ from tests.known_faults import KNOWN_FAULTS
 
 HERE = Path(__file__).resolve().parent
 FAULTS = HERE.parent.parent / "shared" / "cases" / "faults.md"
-GROUPS = "stuck|cancel|dag|db|payload|sqlite|timeout-retry|migration"
+GROUPS = "stuck|cancel|dag|db|payload|schedule|sqlite|time|timeout-retry|migration"
 WHY = re.compile(r"(Cannot arise|Later): .*\.")
 
 

@@ -6,12 +6,15 @@ import random
 import shlex
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from qinglong_sql.cli.log_lack import barred
 from qinglong_sql.cli.tail import Tail, for_terminal, open_log
 from qinglong_sql.evidence import LOG_CAP_BYTES
 from qinglong_sql.workplace import dropped_file
@@ -291,6 +294,26 @@ def test_a_full_log_says_what_it_does_not_hold(scene: Scene) -> None:
         assert done.stderr == f"{full}77 bytes more are not kept\n"
 
 
+def test_a_log_with_a_hole_says_so_also_when_nothing_of_it_is_there(scene: Scene) -> None:
+    """A disk that was full; one that had no room for the count keeps the receipt in its place."""
+    scene.begin("a", 2)
+    scene.end("build", b"some\n", code=1)
+    scene.end("test", code=1)
+    dropped_file(scene.kept(scene.held["build"])).write_text("77\n")
+    dropped_file(scene.kept(scene.held["test"])).write_text('{"bytes_dropped":8}')
+    words = [f"is not whole: {n} bytes are not kept: the disk was full or failed" for n in (77, 8)]
+    done = scene.shell("logs", scene.run_id)
+    assert done.stdout == "build | some\n"
+    assert done.stderr.splitlines() == [
+        f"the log of build, attempt 1 {words[0]}",
+        f"the log of test, attempt 2 {words[1]}",
+    ]
+    rows = json.loads(scene.shell("logs", scene.run_id, "--json").stdout)
+    assert [one["missing"] for one in rows] == words
+    done = scene.shell("logs", scene.run_id, "test")
+    assert (done.stdout, done.stderr) == ("", f"this log {words[1]}\n")
+
+
 def test_a_real_run_is_followed_and_a_reader_that_leaves_ends_the_following(scene: Scene) -> None:
     shell = scene.shell
     run = "echo one; sleep 0.4; printf two; sleep 0.4; echo '; three'; [ $QL_TRY = 2 ]"
@@ -382,3 +405,39 @@ def test_a_run_without_any_logs_here_is_one_line(scene: Scene) -> None:
     )
     done = scene.shell("logs", scene.run_id)
     assert (done.returncode, done.stdout, done.stderr) == (5, "", f"refused: {said}")
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """As nobody, where the tests are root; who is not is kept out of a folder of mode 0 as well."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_folder_that_is_closed_to_us_is_told_with_its_owner(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    through(scene)
+    with tempfile.TemporaryDirectory() as name:  # all may enter what is above it
+        state = Path(name)
+        state.chmod(0o755)
+        (state / "0").mkdir(mode=0)
+        with another_user():
+            words = barred(state)
+            assert barred(state / "none") == "" and barred(state / "0" / "in") != ""
+        assert words == (
+            f"permission denied: {state / '0'} is {state.owner()}'s, and no other user's"
+        )
+    for place in ("logs", "follow"):
+        monkeypatch.setattr(f"qinglong_sql.cli.{place}.barred", lambda _: words)
+    assert "permission" not in scene.shell("logs", scene.run_id).stderr
+    shutil.rmtree(scene.folder / "worker")
+    for more in ((), ("ship",), ("-f",)):
+        done = scene.shell("logs", scene.run_id, *more)
+        assert words in done.stderr and "no log" not in done.stderr, done.stderr

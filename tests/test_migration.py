@@ -17,6 +17,7 @@ from qinglong_sql.errors import NotReady
 from scripts import freeze, frozen, golden
 from tests import engines
 from tests.catalog import catalog
+from tests.engines import NEWEST
 from tests.server import SQL_ROOT, Server, dsn, tool
 
 pytestmark = pytest.mark.all_versions
@@ -81,7 +82,7 @@ def test_three_roads_lead_to_one_postgres_schema(
     postgres_server: Server, postgres_dsn: str, make_empty: Make, tmp_path: Path
 ) -> None:
     online, offline = make_empty(), make_empty()
-    assert migrate.upgrade(migrator(postgres_server, online)) == "0001"
+    assert migrate.upgrade(migrator(postgres_server, online)) == NEWEST
     script = tmp_path / "offline.sql"
     script.write_text(migrate.offline_sql("postgres"))
     psql(postgres_server, migrator(postgres_server, offline), script)
@@ -94,7 +95,7 @@ def test_three_roads_lead_to_one_postgres_schema(
     text = golden.postgres_text(postgres_server, postgres_dsn)
     assert golden.postgres_text(postgres_server, online) == text
     assert golden.postgres_text(postgres_server, offline) == text
-    assert migrate.current(offline) == "0001"
+    assert migrate.current(offline) == NEWEST
     if postgres_server.binaries.version == golden.MADE_WITH:
         assert (golden.GOLDEN / "golden.sql").read_text() == text
 
@@ -132,8 +133,8 @@ def test_an_upgrade_twice_or_by_two_at_once_is_one_upgrade(
         )
         for _ in range(2)
     ]
-    assert [one.communicate() for one in pair] == [("0001\n", "")] * 2
-    assert migrate.upgrade(url) == "0001"
+    assert [one.communicate() for one in pair] == [(f"{NEWEST}\n", "")] * 2
+    assert migrate.upgrade(url) == NEWEST
 
 
 def test_a_database_in_which_role_sql_was_not_run_is_not_ready(empty_dsn: str) -> None:
@@ -158,7 +159,7 @@ def test_the_way_back_leaves_nothing_and_the_way_forth_is_open_again(
 
 def test_four_roads_lead_to_one_sqlite_schema(tmp_path: Path) -> None:
     light, full, offline, manifest = (tmp_path / f"{name}.db" for name in "abcd")
-    assert migrate.upgrade(f"sqlite:///{light}") == "0001"
+    assert migrate.upgrade(f"sqlite:///{light}") == NEWEST
     migrate.run_alembic(f"sqlite:///{full}", "upgrade", "head")
     shell(offline, migrate.offline_sql("sqlite"))
     shell(manifest, f".read {frozen.MANIFEST['sqlite']}\n")
@@ -166,7 +167,7 @@ def test_four_roads_lead_to_one_sqlite_schema(tmp_path: Path) -> None:
     assert len([kind for kind, *_ in expected if kind == "view"]) > 10
     for path in (full, offline, manifest):
         assert schema(path) == expected
-    assert stamps(light) == stamps(full) == stamps(offline) == (1, [("0001",)], 1024)
+    assert stamps(light) == stamps(full) == stamps(offline) == (int(NEWEST), [(NEWEST,)], 1024)
     assert (golden.GOLDEN / "golden.sqlite.sql").read_text() == golden.sqlite_text(light)
 
 
@@ -197,7 +198,7 @@ def test_a_device_needs_neither_alembic_nor_sqlalchemy_nor_psycopg(tmp_path: Pat
     "damage",
     [
         "pragma user_version = 0",
-        "pragma user_version = 2",
+        "pragma user_version = 77",
         "update alembic_version set version_num = '0009'",
         "delete from alembic_version",
         "drop table alembic_version",
@@ -231,7 +232,7 @@ def test_an_installation_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
         migrate.install_sqlite(path, "create table t (a text);\ninsert into no_such values (1);\n")
     assert schema(path) == []
     assert migrate.current(f"sqlite:///{path}") is None
-    assert migrate.upgrade(f"sqlite:///{path}") == "0001"
+    assert migrate.upgrade(f"sqlite:///{path}") == NEWEST
 
 
 def test_the_way_back_empties_a_sqlite_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from qinglong_sql import migrate
 from scripts import freeze
 from scripts.freeze import VERSIONS
-from scripts.frozen import HAND, SQL_ROOT
+from scripts.frozen import HAND, SQL_ROOT, frozen_files
 from tests import engines
 from tests.catalog import catalog
 from tests.server import Server, tool
@@ -21,6 +21,9 @@ create table {schema}widget (
 """
 VIEW = "\ncreate view widget_state as\nselect w.widget_id\nfrom widget as w;\n"
 GRANT = "\ngrant select on ql.widget_state to ql_reader;\n"
+
+
+NEXT = f"{int(engines.NEWEST) + 1:04}"
 
 
 class Tree:
@@ -39,7 +42,7 @@ class Tree:
         path.write_text(path.read_text() + text)
 
     def by_hand(self, engine: str, text: str) -> None:
-        path = self.versions / f"0002_widget.{engine}.sql"
+        path = self.versions / f"{NEXT}_widget.{engine}.sql"
         path.write_text(path.read_text().replace(f"{HAND}\n", f"{HAND}\n{text}"))
 
     def text(self, name: str) -> str:
@@ -93,7 +96,7 @@ def test_sql_that_changed_after_the_release_asks_for_a_revision(
     assert "sql/postgres/frontier.sql changed after the release" in capsys.readouterr().out
     assert tree.freeze("--next", "later") == 0
     assert tree.freeze("--check") == 0
-    text = tree.text("0002_later.postgres.sql")
+    text = tree.text(f"{NEXT}_later.postgres.sql")
     assert "-- from sql/postgres/frontier.sql" in text
     assert "-- from sql/postgres/grant.sql" in text
     assert "drop view" not in text
@@ -105,8 +108,8 @@ def test_the_second_revision_gives_what_the_changed_tree_gives_on_sqlite(
     widget: Tree, tmp_path: Path
 ) -> None:
     upgraded, fresh = tmp_path / "upgraded.db", engines.sqlite_template(tmp_path, widget.sql)
-    for number, name in (("0001", "0001_core"), ("0002", "0002_widget")):
-        migrate.install_sqlite(upgraded, widget.text(f"{name}.sqlite.sql"), number)
+    for path in frozen_files("sqlite", widget.versions):
+        migrate.install_sqlite(upgraded, path.read_text(), path.name[:4])
     assert schema(upgraded) == schema(fresh)
     assert widget.freeze("--check") == 0
 
@@ -119,8 +122,8 @@ def test_the_second_revision_gives_what_the_changed_tree_gives_on_postgres(
     try:
         psql(postgres_server, upgraded, SQL_ROOT / "postgres" / "role.sql")
         script = tmp_path / "upgrade.sql"
-        for name in ("0001_core", "0002_widget"):
-            text = widget.text(f"{name}.postgres.sql")
+        for path in frozen_files("postgres", widget.versions):
+            text = path.read_text()
             script.write_text(f"begin;\nset local role ql_migrator;\n{text}\ncommit;\n")
             psql(postgres_server, upgraded, script)
         for file in ("postgres/role.sql", "postgres.psql"):

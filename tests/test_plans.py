@@ -18,6 +18,8 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from qinglong_sql.canonical import canonical
+from qinglong_sql.metrics import Metrics
+from qinglong_sql.store import select_text
 from qinglong_sql.store.postgres import PostgresStore
 from qinglong_sql.store.steps import STEPS
 from tests import acting, conftest, engines
@@ -30,7 +32,8 @@ LIMIT = 2
 WAITING = 20_000
 HOUR_MS = 3_600_000
 FAR_MS = 4_000_000_000_000
-FIXED = {"package", "trigger", "trigger_schedule", "worker_session"}
+FIXED = {"package", "worker_session", "trigger_fault"}
+TRIGGERS = 20_000
 CHAIN = {"a": [], "b": ["a"], "c": ["b"]}
 # what a clone takes along of the run that is cloned: the rest would only take time
 COPIED = {
@@ -55,6 +58,8 @@ OLD = {
     "task_id": "'ta' || left(md5(t.task_id || c.g), 24)",
     "workflow_id": "'wf' || left(md5(t.workflow_id || c.g), 24)",
 }
+EVERY_HOUR = {"cron": "0 * * * *", "kind": "task", "misfire": "fire_once", "overlap": "skip",
+              "target": "work", "tz": "UTC"}  # fmt: skip
 WIDE = 126
 SCAN = "select count(*) from ql.run as r where r.result_code = 'x'"
 # what `status` and `runs` ask of the whole database
@@ -67,6 +72,25 @@ LOOKING = {
                           f" and admitted_at_ms < {FAR_MS} and target_id = 'wf'"
                           " order by admitted_at_ms desc, run_id desc limit 21",
 }  # fmt: skip
+
+
+class Asked(dict[str, str]):
+    """What /metrics asks of the whole database, as text by the view and the stage."""
+
+    def clock(self) -> int:
+        return FAR_MS - 2
+
+    def read(self, view: str, /, *, order: str = "", limit: int = 0, **equals: Any) -> list[Row]:
+        columns = {*equals, *order.replace(",", " ").split()}
+        text, values = select_text(view, columns, order, limit, equals)
+        name = " ".join(["metrics", view, *(one for one in equals.values() if type(one) is str)])
+        self[name] = f"select * from ql.{view}{text}".format(*map(repr, values))
+        return []
+
+
+asked = Asked()
+assert Metrics().sample(asked) is None  # type: ignore[arg-type]
+LOOKING |= asked
 IDS = {"run_id", "attempt_id", "entity_id", "input_id", "offer_id"}
 
 
@@ -76,7 +100,9 @@ LEVELS, SLACK = 3, 20
 # once a session, a fault, a publication or a day: these may be planned at each call
 SELDOM = {
     "register_worker", "end_session", "record_fault", "release_fault", "publish_package",
-    "withdraw_package", "pause_trigger", "resume_trigger", "purge_runs",
+    "withdraw_package", "pause_trigger", "resume_trigger", "fire_trigger", "record_trigger_fault",
+    "sweep_schedule",
+    "purge_runs",
 }  # fmt: skip
 
 
@@ -198,6 +224,10 @@ def opened(dsn: str) -> Site:
     }
     work = acting.task(retry={"attempts": 9}, on_lost="retry")
     acting.publish_model(site.store, acting.model({"work": work}, flows))
+    crons = {f"t{number:02}": EVERY_HOUR for number in range(CALLS * LIMIT)}
+    site.store.call("publish_package", p_package_key="crons", p_base_dir="/srv",
+                    p_manifest=canonical(acting.model({"work": work})
+                                         | {"package": "crons", "triggers": crons}))  # fmt: skip
     acting.register(site.store)
     return site
 
@@ -261,6 +291,18 @@ def grow(site: Site, done: str) -> None:
             copy(connection, table, new, "clone as c", f"t.run_id = '{done}' and {which}")
         for table in DEFINED:
             copy(connection, table, OLD, f"generate_series(1, {GENERATIONS}) as c (g)", "true")
+        # some that fire in years, and more that are paused
+        others = f"generate_series(1, {TRIGGERS}) as c (g)"
+        state = "case c.g % 2 when 0 then 'active' else 'paused' end"
+        named = {"trigger_key": "'far' || c.g", "state": state}
+        times = (
+            named
+            | {"next_fire_at_ms": str(FAR_MS), "claim_owner": "null"}
+            | {"due_at_ms": f"case c.g % 2 when 0 then {FAR_MS} end"}
+        )
+        first = "t.package_key = 'crons' and t.trigger_key = 't00'"
+        copy(connection, "trigger", named, others, first)
+        copy(connection, "trigger_schedule", times, others, first)
         count = connection.execute("select count(*) from ql.run where status <> 'running'")
         assert count.fetchone()[0] >= RUNS
 
@@ -346,6 +388,11 @@ def measured(site: Site, tag: str) -> dict[str, list[Look]]:
         look("declare_stopped", p_attempt_id=of["held"][n].attempt_id, p_reason="gone",
              p_actor="ann", p_follow=None)  # fmt: skip
     for n in range(CALLS):
+        scheduled(site, look, tag, n)
+    for row in store.read("trigger_state", package_key="crons", state="paused"):
+        if row["trigger_key"].startswith("t"):
+            store.call("resume_trigger", p_package_key="crons", p_trigger_key=row["trigger_key"])
+    for n in range(CALLS):
         session = {"p_worker_id": f"w{tag}{n}", "p_session_id": "s1"}
         look("register_worker", **session, p_queues='["default"]', p_slots=4,
              p_self_fencing=1, p_grace_ms=2_000)  # fmt: skip
@@ -358,6 +405,29 @@ def measured(site: Site, tag: str) -> dict[str, list[Look]]:
         assert row["outcome"] == "created" and row["taken_over_count"] > 0
     clear(site)
     return found
+
+
+def scheduled(site: Site, look: Callable[..., list[Row]], tag: str, n: int) -> None:
+    """Two of the triggers that are due: one fires, one raises; and what an operator does."""
+    rows = look("claim_schedule", p_owner="me", p_token=f"{tag}{n}", p_limit=LIMIT)
+    assert len(rows) == LIMIT
+    fires, raises = rows
+    due_ms = fires["next_fire_at_ms"] or fires["since_ms"]
+    (told,) = look(
+        "commit_schedule", p_package_key="crons", p_trigger_key=fires["trigger_key"],
+        p_owner="me", p_token=f"{tag}{n}", p_claim_version=fires["claim_version"],
+        p_state_version=fires["state_version"], p_cursor_ms=fires["next_fire_at_ms"],
+        p_due_at_ms=due_ms, p_observed_at_ms=fires["observed_at_ms"],
+        p_next_at_ms=fires["observed_at_ms"] + HOUR_MS, p_grace_ms=30_000,
+    )  # fmt: skip
+    assert told["disposition"] == "admit"
+    name = {"p_package_key": "crons", "p_trigger_key": raises["trigger_key"]}
+    look("record_trigger_fault", **name, p_state_version=raises["state_version"], p_error="poison")
+    look("sweep_schedule", p_limit=32)
+    look("fire_trigger", **name, p_run_key=f"{tag}.{n}")
+    look("pause_trigger", **name)
+    look("resume_trigger", **name)
+    site.store.call("pause_trigger", **name)  # out of the way until all have been looked at
 
 
 def other(tag: str, n: int) -> str:
@@ -405,7 +475,14 @@ def idle(site: Site) -> dict[str, list[Look]]:
     """The pages when nothing is due."""
     pages = [name for name in STEPS if name.endswith("_page") or name.startswith("settle_")]
     keys = {"p_after_due_at_ms": -1, "p_after_run_id": "", "p_limit": 32}
+    claims = {"p_owner": "me", "p_limit": 32}
+    site.store.call("claim_schedule", **claims, p_token="what is due")
     return {
+        "claim_schedule": [
+            site.call("claim_schedule", **claims, p_token=f"idle {number}")[0]
+            for number in range(2)
+        ]
+    } | {
         name: [
             site.call(name, **keys, **({"p_stage": "expiry"} if name == "due_page" else {}))[0]
             for _ in range(2)
@@ -464,8 +541,10 @@ def test_a_page_with_nothing_due_reads_an_empty_index(looks: Looks) -> None:
 
 def test_looking_costs_what_is_open_or_shown(looks: Looks) -> None:
     found = {name: look for name, (look,) in looks["looking"].items()}
-    # an index may be walked from its end, as far as the limit
-    assert {name: one for name, one in found.items() if any("Seq" in f for f in one.faults)} == {}
+    # an index may be walked from its end, as far as the limit; what is in fault now is few
+    walks = {name: [f for f in one.faults if f.startswith("Seq")] for name, one in found.items()}
+    walks["metrics fault_state"] = []
+    assert {name: some for name, some in walks.items() if some} == {}
     # entries of runs that have just ended stay in an index until it is vacuumed
     assert {name: one.buffers for name, one in found.items() if one.buffers > BUFFERS[name]} == {}
 
@@ -477,9 +556,8 @@ def test_a_walk_would_be_seen(looks: Looks) -> None:
 
 
 def test_every_step_that_works_on_runs_is_looked_at(looks: Looks) -> None:
-    """All but the switch of a trigger, which reads no table that grows."""
     looked = {*looks["analysed"], *(["purge_runs"] if looks["purge"] else [])}
-    assert STEPS.keys() - looked == {"pause_trigger", "resume_trigger"}
+    assert STEPS.keys() == looked
 
 
 @pytest.mark.all_versions

@@ -62,10 +62,10 @@ PROGRAMS = (
 COMMANDS = ("", "sh", "bash", "shell")
 CRONTAB = "MAILTO=ann\n# nightly backup\n0 3 * * * /usr/local/bin/backup --full\n"
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
-NAMED = re.compile(r"`([\w./-]+)`[^`\n]*:\s*$")
+NAMED = re.compile(r"`([\w./-]*\.\w+)`[^`\n]*:\s*$")  # `migrate` is no file
 HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)")
 SHELL_SIGNS = re.compile(r"[|&;<>()$`*?~\\]|^[A-Z_]+=")
-STAYS = re.compile(r"qinglong-sql edge\b[^|;]*")
+STAYS = re.compile(r"qinglong-sql (edge|control(?!.*--print-settings))\b[^|;]*")
 WITHIN_S = 90
 
 
@@ -191,7 +191,7 @@ class Reader:
             path.insert(1, str(self.server.binaries.folder))
             self.env |= {
                 "PGHOST": "127.0.0.1",
-                "PGPORT": str(self.server.port),
+                "PGPORT": str(self.server.entry or self.server.port),
                 "PGUSER": "postgres",
                 "PGPASSWORD": self.server.password,
             }
@@ -263,7 +263,7 @@ class Reader:
                 stderr=sink, stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         self.staying.append((f"{where}: {text}", process))
-        size, until = said.stat().st_size, time.monotonic() + 2
+        size, until = said.stat().st_size, time.monotonic() + 20
         while said.stat().st_size == size and time.monotonic() < until:  # it greets, or not
             time.sleep(0.02)
 
@@ -362,7 +362,7 @@ def test_every_command_of_a_page_does_what_the_page_says(
         dsn = request.getfixturevalue("empty_dsn")
         reader.server = request.getfixturevalue("postgres_server")
         database = dsn.rpartition("/")[2]
-        place = f"127.0.0.1:{reader.server.port}/{database}"
+        place = dsn.rpartition("@")[2]
         reader.words = {"@host/DATABASE": f"@{place}", "DATABASE": database, "LOGIN": login}
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(f"create role {login} login")  # type: ignore[arg-type]
@@ -376,6 +376,7 @@ def test_every_command_of_a_page_does_what_the_page_says(
         if dsn:
             with psycopg.connect(dsn, autocommit=True) as connection:
                 connection.execute(f"drop role {login}")  # type: ignore[arg-type]
+                connection.execute("drop role if exists qinglong_control")
 
 
 def test_pages_have_commands_and_no_exception_is_left_over() -> None:

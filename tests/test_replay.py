@@ -41,6 +41,7 @@ class Actor:
     attempt_id: str = ""
     fence: int = 0
     token: str = ""
+    claim: Row = field(default_factory=dict)  # of its trigger
 
     def command(self, **fields: Any) -> Row:
         return {"attempt_id": self.attempt_id, "fence": self.fence, "token": self.token} | fields
@@ -175,10 +176,38 @@ def fault(step: str, expect: Row, again: Row, later: str = "", **params: Any) ->
     return Act(step, of, expect, again, frozenset(later.split()))
 
 
+def claim(token: str) -> Act:
+    return named("claim_schedule", {"trigger_key": "night"}, later="observed_at_ms",
+                 p_owner="me", p_token=token, p_limit=9)  # fmt: skip
+
+
+def commit(actor: Actor) -> Row:
+    row = actor.claim
+    at_ms = row["observed_at_ms"] + HOUR_MS
+    return TRIGGER | {
+        "p_owner": "me", "p_token": "c2", "p_claim_version": row["claim_version"],
+        "p_state_version": row["state_version"], "p_cursor_ms": row["next_fire_at_ms"],
+        "p_due_at_ms": at_ms, "p_observed_at_ms": row["observed_at_ms"], "p_next_at_ms": at_ms,
+        "p_grace_ms": 30_000,
+    }  # fmt: skip
+
+
+def poisoned(actor: Actor) -> Row:
+    return TRIGGER | {"p_state_version": actor.claim["state_version"], "p_error": "poison"}
+
+
 LIFE: tuple[Act, ...] = (
     named("publish_package", {"outcome": "published"}, again={"outcome": "existing"}, **PUBLISHED),
     named("pause_trigger", {"state": "paused"}, **TRIGGER),
     named("resume_trigger", {"state": "active"}, **TRIGGER),
+    # its first claim comes to nothing, the second one sets its cursor
+    claim("c1"),
+    Act("record_trigger_fault", poisoned, {"fault_count": 1}, None, once=True),
+    named("resume_trigger", {"state": "active"}, **TRIGGER),
+    claim("c2"),
+    Act("commit_schedule", commit, {"outcome": "applied", "disposition": "initialize"},
+        {"outcome": "settled", "disposition": None}, once=True),
+    named("sweep_schedule", p_limit=9),
     named("register_worker", {"generation": 1}, **SESSION, p_queues='["default"]', p_slots=8,
           p_self_fencing=1, p_grace_ms=GRACE_MS),
     begin("flow"),
@@ -256,6 +285,8 @@ LIFE: tuple[Act, ...] = (
     on_page("settle_task_cancellations", "settled"),
     named("sweep_agenda", p_after_run_id="", p_limit=32),
     named("end_session", {"status": "offline"}, **SESSION),
+    named("fire_trigger", {"outcome": "created"}, again={"outcome": "existing"}, **TRIGGER,
+          p_run_key="by hand"),
     named("withdraw_package", {"outcome": "withdrawn"}, again={"outcome": "existing"},
           p_package_key="nightly"),
 )  # fmt: skip
@@ -285,6 +316,8 @@ def learn(actor: Actor, act: Act, rows: list[Row]) -> None:
     """What an actor takes from an answer into its next commands."""
     if act.step == "start_run":
         actor.runs[act.of(actor)["p_target_key"]] = rows[0]["run_id"]
+    if act.step == "claim_schedule":
+        actor.claim = rows[0]
     if act.step == "start_retry":
         actor.runs["retry"] = rows[0]["run_id"]
     if act.step == "lease_attempts":

@@ -33,6 +33,7 @@ STRAY = {
     "agenda": "(run_id, stage, due_at_ms) values ('{}', 'frontier', 0)",
     "run_fault": "(run_id, stage, error, fault_count, first_at_ms, last_at_ms, next_try_at_ms)"
     " values ('{}', 'frontier', 'x', 1, 0, 0, 0)",
+    "trigger_run": "(run_id, package_key, trigger_key) values ('{}', 'nightly', 'night')",
 }
 
 

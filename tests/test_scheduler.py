@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qinglong_sql.edge_setting import SETTINGS
 from qinglong_sql.limits import PAGE_SIZE, PAGES
 from qinglong_sql.scheduler import (
     EDGE,
@@ -58,6 +59,12 @@ class Scripted:
         return script(after, limit) if script else []
 
     def call(self, step: str, /, **params: Any) -> list[Row]:
+        if step == "sweep_schedule":
+            self.asked.append(("sweep_schedule", (0, ""), params["p_limit"]))
+            return []
+        if step == "claim_schedule":
+            self.asked.append(("schedule", (0, ""), params["p_limit"]))
+            return []
         assert step == "sweep_agenda"
         self.asked.append(("sweep", (0, params["p_after_run_id"]), params["p_limit"]))
         script = self.scripts.get("sweep")
@@ -68,6 +75,9 @@ class Scripted:
 
     def read(self, view: str, /, **_: Any) -> list[Row]:
         raise AssertionError(f"the scheduler read {view}")
+
+    def ends_cycle(self, error: Exception) -> bool:
+        raise AssertionError(f"the scheduler asked about {error!r}")
 
     def close(self) -> None:
         pass
@@ -102,6 +112,23 @@ def test_a_local_cycle_runs_deadlines_cancellation_recovery_frontier_admission()
     assert not cycle.applied and not cycle.stopping
 
 
+@pytest.mark.parametrize(("profile", "size"), [("edge", 4), ("standalone", 16)])
+def test_an_edge_looks_for_due_triggers_between_recovery_and_frontier(
+    profile: str, size: int
+) -> None:
+    store = Scripted()
+    local_cycle(store, Turn(), SETTINGS[profile].pages)
+    at = LOCAL.index("frontier")
+    assert store.order == [*LOCAL[:at], "schedule", *LOCAL[at:]]
+    assert ("schedule", (0, ""), size) in store.asked
+
+
+def test_when_the_clock_may_have_been_set_back_cursors_are_swept_first() -> None:
+    store = Scripted()
+    local_cycle(store, Turn(whole=True), SETTINGS["edge"].pages)
+    assert store.order[-4:] == ["sweep_schedule", "schedule", "frontier", "task_admission"]
+
+
 def test_the_two_roads_of_cancellation_take_turns() -> None:
     store, turn, first = Scripted(), Turn(), []
     for _ in range(4):
@@ -122,7 +149,7 @@ def test_a_road_that_fails_does_not_keep_the_other_from_its_turn() -> None:
 def test_a_cluster_has_two_lifecycles_with_stages_of_their_own() -> None:
     store = Scripted()
     scheduler_cycle(store, Turn())
-    assert store.order == ["expiry", "retry", "sweep", "frontier", "task_admission"]
+    assert store.order == ["expiry", "retry", "sweep", "schedule", "frontier", "task_admission"]
     store.asked.clear()
     cancellation_cycle(store, Turn())
     assert store.order == ["deadline", "cancellation", "task_cancellation"]
@@ -181,6 +208,53 @@ def test_a_cluster_stage_has_four_pages_of_thirty_two(stage: str) -> None:
     store = Scripted(**{stage: endless})
     scheduler_cycle(store, Turn())
     assert [limit for name, _, limit in store.asked if name == stage] == [PAGE_SIZE] * PAGES
+
+
+CLUSTER_STAGES = [
+    (scheduler_cycle, ["expiry", "retry", "sweep", "schedule", "frontier", "task_admission"]),
+    (cancellation_cycle, ["deadline", "cancellation", "task_cancellation"]),
+]
+PAGED = [
+    (cycle, stages, stage)
+    for cycle, stages in CLUSTER_STAGES
+    for stage in stages
+    if stage not in ("sweep", "schedule")
+]
+
+
+@pytest.mark.parametrize(("cycle", "stages", "stage"), PAGED)
+def test_a_cluster_stage_with_two_pages_counts_both_and_the_next_stage_comes_after(
+    cycle: Callable[..., Cycle], stages: list[str], stage: str
+) -> None:
+    rows = [row(number, "blocked" if number == 3 else "applied") for number in range(PAGE_SIZE + 5)]
+    store = Scripted(**{stage: once(*rows)})
+    tally = cycle(store, Turn()).tallies[stage]
+    assert (tally.scanned, tally.blocked, tally.has_more) == (PAGE_SIZE + 5, 1, False)
+    asked = [after for name, after, _ in store.asked if name == stage]
+    assert asked == [(-1, ""), (PAGE_SIZE - 1, f"run-{PAGE_SIZE - 1:04}")]
+    at = stages.index(stage)
+    assert store.order == [*stages[:at], stage, stage, *stages[at + 1 :]]
+
+
+@pytest.mark.parametrize(("cycle", "stages", "stage"), PAGED)
+@pytest.mark.parametrize(
+    "script",
+    [
+        broken,
+        lambda after, limit: endless(after, limit + 1),
+        lambda after, limit: [row(1 + number) for number in range(limit)],
+    ],
+    ids=["raises", "oversized", "stalled"],
+)
+def test_a_cluster_stage_that_fails_ends_its_cycle_and_no_success_is_told_of_the_rest(
+    cycle: Callable[..., Cycle], stages: list[str], stage: str, script: Script
+) -> None:
+    store = Scripted(**{name: once(row(1)) for _, _, name in PAGED} | {stage: script})
+    with pytest.raises(StageFailed) as raised:
+        cycle(store, Turn())
+    before = stages[: stages.index(stage)]
+    assert (raised.value.stage, list(raised.value.cycle.tallies)) == (stage, before)
+    assert set(store.order) == {*before, stage}, "nothing after it was asked"
 
 
 def test_an_oversized_page_fails_closed() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from typing import Any
 import click
 import pytest
 
-from qinglong_sql.cli import cells, steps, timebar
+from qinglong_sql.cli import cells, progress, steps, timebar
 from qinglong_sql.cli.reasons import Screen, reason_of
 from qinglong_sql.cli.timebar import Axis
 from qinglong_sql.cli.words import age, moment, zone
@@ -189,6 +190,72 @@ def test_how_a_step_ended_in_one_set_of_words(
     assert ", after 2 tries" in told
     skipped = {**step, "status": "skipped", "result_code": "dependency_not_succeeded"}
     assert steps.why(skipped, None) == "a step that it needs did not succeed"
+
+
+def test_the_run_s_own_timeout_is_told_and_no_other(
+    store: Store, engine: Engine, clock: FakeClock, tmp_path: Path
+) -> None:
+    run_id = acting.begun(store, {"a": [], "b": [], "c": ["b"]}, run_timeout_ms=60_000)
+    held = acting.lease(store, "o1", "o2")
+    acting.run(store, *held.values())
+    acting.report(store, held["a"], how="deadline", exit_code=None)
+    acting.advance(store, run_id)
+    clock.advance(60_001)
+    store.call("deadline_run", p_run_id=run_id)
+    acting.converge(store, run_id)
+    shell, passed = Shell(tmp_path, engine.dsn), "the run's own timeout passed"
+    with standing_still(clock.now_ms):
+        told = shell("explain", run_id).stdout
+    assert told.startswith(f"{passed} at ") and "(timeout)" not in told
+    acting.report(store, held["b"], how="stop", exit_code=None)
+    acting.converge(store, run_id)
+    told = shell("show", run_id).stdout
+    assert "a: it ran longer than its timeout\n" in told
+    assert f"b: it was stopped, since {passed}\n" in told
+    assert f"c  cancelled: {passed}\n" in told
+    assert shell("explain", run_id).stdout.startswith(
+        f"nothing: the run has ended, timed_out: {passed}\n"
+    )
+    watch = progress.Watch(store, run_id, progress.Silent())
+    watch.look(clock.now_ms)
+    said = {one["step_key"]: progress.said(one, clock.now_ms) for one in watch.steps()}
+    assert said["b"].endswith(f": it was stopped, since {passed}")
+    assert said["c"] == f"cancelled: {passed}" and "stopped" not in said["a"]
+    ended = shell("resume", run_id)
+    assert ended.returncode == 4 and f"it was stopped, since {passed}" in ended.stdout
+
+
+def test_times_on_both_sides_of_a_change_have_their_offsets(
+    store: Store, engine: Engine, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock goes back by an hour between start and end."""
+    changes = datetime(2026, 11, 30, 13, 15, 28, tzinfo=UTC)  # J334
+    monkeypatch.setenv("TZ", "WIN0SUM-1,J1/0,J334/14:15:28")
+    time.tzset()
+    try:
+        clock.advance(int(changes.timestamp() * 1000) - 5_000 - clock.now_ms)
+        run_id = acting.begun(store, {"a": []})
+        shell = Shell(tmp_path, engine.dsn)
+        with standing_still(clock.now_ms):
+            assert "\nstarted  14:15:23 UTC+01:00\n" in shell("show", run_id).stdout
+            assert "STARTED (UTC+01:00)" in shell("runs").stdout
+        clock.advance(10_000)
+        acting.finish(store, run_id)
+        acting.advance(store, run_id)
+        acting.start(store, key="two")
+        with standing_still(clock.now_ms):
+            told = shell("show", run_id).stdout
+            assert "\nstarted  14:15:23+01:00\nended    13:15:33+00:00, after 10s\n" in told
+            runs = shell("runs").stdout
+            assert "STARTED " in runs and "STARTED (" not in runs
+            assert " 14:15:23+01:00 " in runs and " 13:15:33+00:00 " in runs
+            told = shell("show", run_id, "--utc").stdout
+            assert "\nstarted  13:15:23 UTC\nended    13:15:33, after 10s\n" in told
+            assert "STARTED (UTC)" in shell("runs", "--utc").stdout
+            assert moment(clock.now_ms - 10_000, clock.now_ms) == "14:15:23+01:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 # --- terminals

@@ -1,4 +1,7 @@
-"""Small machines: an edge in 128 MiB and half a core does its work, and is small itself."""
+"""Small machines: an edge in 128 MiB and half a core does its work, and is small itself.
+
+So is a control process in 512 MiB, which is nobody and can write nothing.
+"""
 
 import signal
 from dataclasses import replace
@@ -6,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.confined import Kept, kept
 from tests.machine import Hold, Machine, Taken, taken
 from tests.prove import CannotRun
-from tests.prove.small import HALF_OF_THE_RECORDS_MIB, held_too_long
+from tests.prove.small import HALF_OF_THE_RECORDS_MIB, held_too_long, took_too_much
 
 
 @pytest.mark.parametrize("steps", [2, 128])
@@ -45,3 +49,28 @@ def test_a_machine_that_is_too_small_is_noticed(tmp_path: Path) -> None:
             taken(tmp_path, "edge", Machine(8, 1), 2, runs=1, idle_s=0)
     except CannotRun as error:
         pytest.skip(str(error))
+
+
+# -- a control process
+
+
+def test_a_control_process_works_where_it_may_write_nothing(
+    tmp_path: Path, postgres_dsn: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        found = kept(tmp_path, postgres_dsn, 60)
+    except CannotRun as error:
+        pytest.skip(str(error))
+    with capsys.disabled():
+        print(f"\ncontrol, 512 MiB, 256 tasks, nobody, read-only: {found}")
+    assert found.runs and took_too_much(found) == []
+
+
+def test_a_control_process_that_takes_too_much_is_told() -> None:
+    good = Kept(40.0, 45.0, 46.0, 46.5, 47.0, 60.0, 0, 18, 100, 50, 9.0)
+    assert took_too_much(good) == []
+    assert took_too_much(replace(good, kills=1)) == ["1 processes were killed"]
+    assert took_too_much(replace(good, peak=120.0)) == ["120.0 MiB, above 96"]
+    assert took_too_much(replace(good, end=60.0)) == [
+        "it grows: 46.0 MiB after half of its cycles, 60.0"
+    ]

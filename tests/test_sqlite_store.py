@@ -17,6 +17,7 @@ from qinglong_sql.store.sqlfiles import Part, sqlite_steps
 from qinglong_sql.store.sqlite import Profile, SqliteStore
 from qinglong_sql.store.steps import STEPS
 from tests import acting
+from tests.engines import NEWEST
 from tests.stores import FakeClock, install, sqlite_store
 
 PAIR = {"a": [], "b": ["a"]}
@@ -114,7 +115,7 @@ def test_create_makes_the_folder_and_the_newest_revision(tmp_path: Path) -> None
     dsn = f"sqlite:///{tmp_path}/deep/er/qinglong.db"
     with closing(open_store(dsn, create=True)) as store:
         assert store.engine == "sqlite" and store.read("run_state") == []
-    assert migrate.current(dsn) == "0001"
+    assert migrate.current(dsn) == NEWEST
     with closing(open_store(dsn)) as store:
         assert store.read("violation") == []
 
@@ -579,7 +580,7 @@ def test_a_file_that_does_not_keep_to_its_form_is_told(
 
 
 # Rows of these are few.
-SMALL = {"worker_session", "package", "sqlite_schema"}
+SMALL = {"worker_session", "package", "trigger_fault", "sqlite_schema"}
 
 
 class Anything(dict[str, object]):

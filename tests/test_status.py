@@ -94,7 +94,7 @@ def test_what_nobody_works_on_is_told_at_once(
     assert (found["ok"], found["driven"]) == (True, False), "whoever starts it may be on the way"
     with standing_still(clock.now_ms):
         lines = headlines(found, Screen(clock.now_ms, True, store.engine))
-    command = "edge" if store.engine == "sqlite" else "run FILE WORKFLOW"
+    command = "edge" if store.engine == "sqlite" else f"resume {run_id[:12]}"
     words = f"! nobody works on this database; 1 run waits: qinglong-sql {command}"
     assert lines == [(words, "yellow")]
     late = standing.HANDOVER_MS + 1
@@ -140,14 +140,26 @@ def test_the_table_of_open_runs_is_bounded(store: Store, engine: Engine, tmp_pat
     assert "\nand 2 more\n" in told
 
 
+def test_a_fault_is_stuck_however_many_older_runs_are_open(
+    store: Store, engine: Engine, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qinglong_sql.cli.standing.LOOKED_AT", 3)
+    acting.publish(store, {"a": []})
+    runs = [acting.start(store, key=str(number)) for number in range(5)]
+    store.call("record_fault", p_run_id=runs[4], p_stage="frontier", p_error="QL500 broken")
+    found = found_by(store, clock, engine.dsn)
+    assert [row["run_id"] for row in found["stuck"] if row["waits_for"] == "fault"] == runs[4:]
+    assert not found["ok"] and found["looked_at_count"] == 4
+
+
 def test_check_tells_monitoring_what_is_stuck(facts: Facts) -> None:
     with standing_still(facts.now_ms):
         plain, checked = facts.shell("status"), facts.shell("status", "--check", "--json")
     assert (plain.returncode, checked.returncode) == (0, 1)
-    first, second, third = plain.stdout.splitlines()[:3]
+    first, second = plain.stdout.splitlines()[:2]
     assert first == "! nobody works on this database; 4 runs wait: qinglong-sql edge"
     assert second == "✘ stuck: 2 things need you, 4 open runs"
-    assert third == "! 1 trigger does not fire yet: this version only checks and stores them"
+    assert "nobody looks at the clock" not in plain.stdout  # one cause is told once
     told = json.loads(checked.stdout)
     assert not told["ok"] and kinds(told) == ["fault", "hold"]
     for row in told["stuck"]:
@@ -173,7 +185,8 @@ def test_what_is_long_due_and_not_done_is_stuck(
     clock.advance(1)
     found = found_by(store, clock, engine.dsn)
     assert kinds(found) == ["scheduler"] and not found["ok"]
-    wanted = "qinglong-sql edge" if store.engine == "sqlite" else "qinglong-sql run FILE WORKFLOW"
+    oldest = found["due"][0]["oldest_run_id"][:12]
+    wanted = "qinglong-sql edge" if store.engine == "sqlite" else f"qinglong-sql resume {oldest}"
     assert found["stuck"][0]["command"] == wanted
 
 

@@ -92,7 +92,7 @@ def test_an_execution_knows_who_it_is_and_none_of_our_settings(site: Site) -> No
         ("echo '[1]'", "not a JSON object"),
         ("echo 'no json'", "not the JSON"),
         ('echo "{\\"n\\": NaN}"', "not finite"),
-        ("true", "not the JSON"),  # an empty file
+        ("true", "QL_OUTPUT is empty"),
         (f'printf \'{{"n":"%{OUTPUT_BYTES}s"}}\' x', "larger"),
         ("head -c 300000 /dev/zero", "larger"),
     ],
@@ -597,6 +597,10 @@ def test_an_output_is_stored_as_canonical_text(tmp_path: Path) -> None:
     assert read_output(tmp_path) is None
     (tmp_path / "output.json").write_text('{"b": [1, 2.50],\n "a": "ä"}')
     assert read_output(tmp_path) == '{"a":"ä","b":[1,2.5]}'
+    for nothing in ("", " \n"):
+        (tmp_path / "output.json").write_text(nothing)
+        with pytest.raises(ValueError, match="QL_OUTPUT is empty: write a JSON object to it, or"):
+            read_output(tmp_path)
 
 
 def test_the_environment_of_a_task_goes_on_top() -> None:

@@ -8,6 +8,7 @@ import click
 
 import qinglong_sql
 from qinglong_sql.cli.words import LINE_CHARS, complain, hush, settle_colour
+from qinglong_sql.start import KILLED
 
 COMPLETING = "_QINGLONG_SQL_COMPLETE"
 SENTENCE = 200
@@ -18,13 +19,18 @@ COMMANDS = {
     "check": "package",
     "schema": "schema",
     "import-crontab": "crontab",
+    "cron": "cron",
     "run": "run",
+    "resume": "resume",
     "edge": "edge",
+    "control": "control",
     "publish": "package",
     "start": "runs",
     "cancel": "cancel",
     "retry": "retry",
     "declare-stopped": "operator",
+    "schedules": "schedules",
+    "trigger": "trigger",
     "status": "status",
     "runs": "listing",
     "show": "looking",
@@ -83,6 +89,9 @@ class Lazy(click.Group):
             if len(error.message) > LINE_CHARS:
                 error.message = f"{error.message[:LINE_CHARS]} …"  # type: ignore[misc]
             raise
+        except KeyboardInterrupt:  # between a command and the end
+            complain("interrupted")
+            raise SystemExit(KILLED) from None
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Read the group's own options."""

@@ -75,8 +75,8 @@ def undriven(store: Store, dsn: str) -> bool:
     return dsn.startswith(SQLITE) or _silent(store)
 
 
-def nobody_drives(store: Store, dsn: str) -> str:
-    """Words for that, and what to type; nothing when somebody drives the database.
+def nobody_drives(store: Store, dsn: str, run_id: str) -> str:
+    """Words for that, and what to type for a run; nothing when somebody drives the database.
 
     An edge that does not answer is told as well.
     """
@@ -85,15 +85,14 @@ def nobody_drives(store: Store, dsn: str) -> str:
         return f"this database has {silent}" if silent else ""
     more = same_dsn(dsn)
     edge = f"`qinglong-sql edge{more}` or " if dsn.startswith(SQLITE) else ""
-    run = f"`qinglong-sql run{more}` with the package file"
-    return f"nobody drives this database now: {edge}{run} does"
+    return f"nobody drives this database now: {edge}`qinglong-sql resume {run_id[:12]}{more}` does"
 
 
 class Lookout:
     """Says once that nobody drives the database, while somebody waits for a run of it."""
 
-    def __init__(self, store: Store, dsn: str, say: Callable[[str], object]) -> None:
-        self.store, self.dsn, self.say = store, dsn, say
+    def __init__(self, store: Store, dsn: str, run_id: str, say: Callable[[str], object]) -> None:
+        self.store, self.dsn, self.run_id, self.say = store, dsn, run_id, say
         self.next_at = time.monotonic() + FIRST_S
         self.told = False
 
@@ -102,7 +101,7 @@ class Lookout:
         if time.monotonic() < self.next_at:
             return
         self.next_at = time.monotonic() + AGAIN_S
-        words = nobody_drives(self.store, self.dsn)
+        words = nobody_drives(self.store, self.dsn, self.run_id)
         if words and not self.told:
             self.say(words)
         self.told = bool(words)

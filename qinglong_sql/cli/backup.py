@@ -1,5 +1,6 @@
 """`backup` and `restore`: a SQLite database as one file."""
 
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +41,9 @@ def backup(file: Path, force: bool, dsn: str, as_json: bool) -> None:
     with opened(dsn):  # one of ours, of the newest revision
         pass
     target = free_for(file, source, force)
+    folder, writing = target.parent, os.W_OK | os.X_OK
+    if folder.is_dir() and not os.access(folder, writing, effective_ids=True):
+        raise Refused(f"{file}: this user cannot make files in {folder}; name another FILE")
     began = time.monotonic()
     new = part_of(target)
     has_room(target.parent, snapshot.whole_size(source))

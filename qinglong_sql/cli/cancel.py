@@ -6,10 +6,12 @@ from typing import Any
 import click
 
 from qinglong_sql.cli.alone import nobody_drives
-from qinglong_sql.cli.exits import Exit, leave, reported, told_as
+from qinglong_sql.cli.exits import Exit, Refused, leave, reported, told_as
 from qinglong_sql.cli.longwork import consent, count_text, meter
 from qinglong_sql.cli.options import Duration, opened, poke, resolve_run, with_dsn, with_json
 from qinglong_sql.cli.runs import request_cancel
+from qinglong_sql.cli.spelling import MOST as MOST_KEYS
+from qinglong_sql.cli.spelling import did_you_mean
 from qinglong_sql.cli.words import Row, clock, complain, print_json, say, table
 from qinglong_sql.errors import QinglongError
 from qinglong_sql.limits import LOCAL_PAUSE_MS
@@ -63,6 +65,7 @@ def cancel(
         if package is None:
             chosen = {resolve_run(store, one)["run_id"]: None for one in run}
         else:
+            check_named(store, package, workflow)
             found = open_runs(store, package, workflow, age_ms)
             if not found:
                 print_json([]) if as_json else tell_none(store, package, workflow, age_ms)
@@ -73,7 +76,8 @@ def cancel(
         rows = [*requested(store, list(chosen))]
         poke(dsn)
         only = store.read("explain", run_id=rows[0]["run_id"]) if len(run) == 1 else None
-        alone = nobody_drives(store, dsn) if any(map(is_open, rows)) else ""
+        still = [row["run_id"] for row in rows if is_open(row)]
+        alone = nobody_drives(store, dsn, still[0]) if still else ""
     if as_json:
         print_json(rows if only is None else {**rows[0], "waits": only})
     else:
@@ -83,6 +87,21 @@ def cancel(
     if alone:
         complain(alone)
     leave(max((row.get("exit", Exit.OK) for row in rows), default=Exit.OK))
+
+
+def check_named(store: Store, package: str, target: str | None) -> None:
+    """Raise Refused for a package or target that never was, with the nearest that is."""
+    rows = store.read("package_state", order="package_key", limit=MOST_KEYS, state="active")
+    if not store.read("package_state", limit=1, package_key=package):
+        near = did_you_mean(package, (row["package_key"] for row in rows))
+        raise Refused(f"no package {package!r}{near}")
+    if target is None or store.read(
+        "target_state", limit=1, package_key=package, target_key=target
+    ):
+        return
+    known = store.read("target_state", order="target_key", package_key=package, limit=MOST_KEYS)
+    near = did_you_mean(target, sorted({row["target_key"] for row in known}))
+    raise Refused(f"package {package!r} has no workflow or task {target!r}{near}")
 
 
 def tell_none(store: Store, package: str, target: str | None, age_ms: int | None) -> None:

@@ -18,7 +18,7 @@ from qinglong_sql.store import Row, Span
 from qinglong_sql.store.glance import glance
 
 SHOWN = 50
-OPEN_ALONE = ("cancel", "watch", "explain")
+OPEN_ALONE = ("resume", "cancel", "watch", "explain")
 WHERE = {
     "bash": '~/.bashrc:  eval "$(qinglong-sql completion bash)"',
     "zsh": '~/.zshrc, after compinit:  eval "$(qinglong-sql completion zsh)"',
@@ -49,6 +49,8 @@ def completion(shell: str) -> None:
 
 def teach(command: click.Command) -> None:
     """Let the parameters of a command complete from the database, by their names."""
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        teach(inner)
     for param in command.params:
         for name, complete in KNOWN.items():
             plain = not isinstance(param.type, click.Choice | click.Path | click.File)
@@ -135,6 +137,15 @@ def _targets(ctx: click.Context, incomplete: str) -> Found:
     return _items(dict.fromkeys(keys), incomplete)
 
 
+def _triggers(ctx: click.Context, incomplete: str) -> Found:
+    """The triggers of the package that was named."""
+    named = ctx.params.get("package")
+    if not named:
+        return []
+    rows = _read(ctx, "trigger_state", order="trigger_key", package_key=named)
+    return _items((row["trigger_key"] for row in rows if row["state"] != "withdrawn"), incomplete)
+
+
 def _steps(ctx: click.Context, incomplete: str) -> Found:
     run = str(ctx.params.get("run") or "")
     if not re.fullmatch(r"[A-Za-z0-9]{2,36}", run):
@@ -150,6 +161,12 @@ def _steps(ctx: click.Context, incomplete: str) -> Found:
     ]
 
 
+def _zones(ctx: click.Context, incomplete: str) -> Found:
+    from qinglong_sql.zones import zone_names
+
+    return _items(sorted(zone_names()), incomplete)
+
+
 def _items(keys: Iterable[str], incomplete: str) -> Found:
     return [CompletionItem(key) for key in keys if key.startswith(incomplete)]
 
@@ -160,7 +177,9 @@ KNOWN: dict[str, Callable[[click.Context, str], Found]] = {
     "attempt": _attempts,
     "package": _packages,
     "target": _targets,
+    "trigger": _triggers,
     "workflow": _targets,
     "step": _steps,
     "subject": _subjects,
+    "tz": _zones,
 }

@@ -12,15 +12,16 @@ import click
 from qinglong_sql.cli.exits import BadFile, Exit, Refused, leave, reported
 from qinglong_sql.cli.options import with_json
 from qinglong_sql.cli.words import complain, print_json, say_bytes
-from qinglong_sql.cron import CronFault, check_timezone, zone_names
+from qinglong_sql.cron import CronFault, check_timezone
 from qinglong_sql.crontab import Crontab, Told, read_crontab
 from qinglong_sql.crontab_file import TooLarge, package_text
 from qinglong_sql.limits import KEY_CHARS, KEY_PATTERN
 from qinglong_sql.whole_file import write_whole
+from qinglong_sql.zones import zone_names
 
-NOT_FIRED = (
-    "published triggers are not fired yet: keep the crontab as the clock, with lines that call"
-    " `qinglong-sql start PACKAGE TASK`"
+FIRED_BY = (
+    "published triggers fire where an edge runs: publish it there, and take these lines out of the"
+    " crontab, or they run twice"
 )
 READ_BYTES = 4 * 1024 * 1024
 SYSTEM_FILES = re.compile(r"/etc/(crontab|anacrontab|cron\.d/.*)")
@@ -106,7 +107,7 @@ def import_crontab(
         system = True
     zone, remark = (tz, "") if tz is not None else machine_zone()
     crontab = read_crontab(raw, tz=zone, system=system, cwd=cwd)
-    first = [Told((), "", NOT_FIRED)] if crontab.jobs else []
+    first = [Told((), "", FIRED_BY)] if crontab.jobs else []
     if remark and any(job.tz == zone for job in crontab.jobs):
         first.append(Told((), "", remark))
     crontab = Crontab(crontab.jobs, crontab.left_out, (*first, *crontab.notes))

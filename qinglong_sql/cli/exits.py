@@ -17,11 +17,13 @@ from qinglong_sql.cli.words import Unsaid, complain, hush
 from qinglong_sql.errors import NotReady, QinglongError
 from qinglong_sql.package_fault import PackageFaults
 from qinglong_sql.package_source import WIDTH
+from qinglong_sql.start import begun
 from qinglong_sql.whole_file import NoFile
 
 P = ParamSpec("P")
 OPTIONAL = {"psycopg": "postgres", "psycopg_pool": "postgres", "alembic": "migrate",
-            "sqlalchemy": "migrate"}  # fmt: skip
+            "sqlalchemy": "migrate", "cheroot": "control",
+            "prometheus_client": "control"}  # fmt: skip
 NOT_ALLOWED = "42501"
 GROUPS = ("ql_admission", "ql_scheduler", "ql_worker", "ql_operator")
 BOLD = ("place", "caret")
@@ -68,11 +70,12 @@ def reported(command: Callable[P, Any]) -> Callable[P, Any]:
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
+            begun()
             return command(*args, **kwargs)
         except BrokenPipeError:
             hush()
             leave(Exit.OK)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, click.Abort):  # a question that is not answered as well
             complain("interrupted")
             leave(Exit.KILLED)
         except Exception as error:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from qinglong_sql.cli.alone import Lookout
-from qinglong_sql.cli.log_lack import named, not_here
+from qinglong_sql.cli.log_lack import barred, named, not_here
 from qinglong_sql.cli.log_lines import Show
 from qinglong_sql.cli.pause import Patience, pause
 from qinglong_sql.cli.reread import the_run
@@ -47,7 +47,8 @@ class Follower:
                 self.read(keep)
                 if over and not self.tails:
                     if self.lacking:
-                        complain(not_here(self.lacking, len(self.done) - len(self.lacking)))
+                        there = len(self.done) - len(self.lacking)
+                        complain(not_here(self.lacking, there, barred(self.state)))
                     return
                 if looked + 1 < LOOKS_A_READ or not over:
                     pause()

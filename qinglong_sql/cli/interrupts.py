@@ -6,6 +6,9 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
+from qinglong_sql.cli.exits import Exit
+from qinglong_sql.cli.words import complain
+
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -14,16 +17,28 @@ class Interrupts:
 
     Python makes one of two that come while a call to a database waits, so a thread counts what the
     kernel tells. From the second on the program has `within_s`; then the thread calls `out`.
+    Without either it only counts, and `out` leaves.
     """
 
     def __init__(
-        self, wake: Callable[[], object], out: Callable[[], object], within_s: float
+        self,
+        wake: Callable[[], object] | None,
+        out: Callable[[], object] | None,
+        within_s: float,
     ) -> None:
         self.count = 0
-        self._wake = wake
-        self._out = out
+        self._turn = threading.Lock()
+        self.tell(wake, out)
         self._within_s = within_s
         self._over = threading.Event()
+
+    def tell(
+        self, wake: Callable[[], object] | None = None, out: Callable[[], object] | None = None
+    ) -> None:
+        """From now on call these; what came before is in `count`. The old ones are never called."""
+        with self._turn:
+            self._wake = wake or (lambda: None)
+            self._out = out or leave
 
     def __enter__(self) -> "Interrupts":
         nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -56,10 +71,17 @@ class Interrupts:
             if said[0] not in INTERRUPTS:
                 continue
             self.count += 1
-            self._wake()
+            with self._turn:
+                self._wake()
             if self.count == 2:
                 threading.Thread(target=self._leave, daemon=True).start()
 
     def _leave(self) -> None:
         if not self._over.wait(self._within_s):
             self._out()
+
+
+def leave() -> None:
+    """End this process, whatever it waits for. Never returns."""
+    complain("interrupted")
+    os._exit(Exit.KILLED)

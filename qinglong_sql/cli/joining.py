@@ -6,12 +6,13 @@ from typing import TypeVar
 
 from qinglong_sql.canonical import derived_id, digest
 from qinglong_sql.cli.exits import told_as
-from qinglong_sql.cli.package import publish_package, still_open
+from qinglong_sql.cli.package import still_open
 from qinglong_sql.cli.progress import View
 from qinglong_sql.cli.runs import start_run
 from qinglong_sql.cli.words import Row
 from qinglong_sql.drive import GIVE_UP_MS
 from qinglong_sql.package import Package
+from qinglong_sql.publishing import publish_package
 from qinglong_sql.store import Store
 
 AGAIN_S = 0.5
@@ -19,10 +20,11 @@ LOST = ("psycopg.OperationalError", "psycopg.InterfaceError")
 T = TypeVar("T")
 
 
-def patiently(ask: Callable[[], T], view: View) -> T:
+def patiently(ask: Callable[[], T], view: View, enough: Callable[[], object] | None = None) -> T:
     """What `ask` answers; a connection that is lost is waited for, as while the run is driven.
 
-    Raises what time cannot mend, and the loss itself after a minute.
+    Raises what time cannot mend, the loss itself after a minute, and KeyboardInterrupt when it is
+    lost and somebody has `enough` of it.
     """
     end: float | None = None
     while True:
@@ -31,6 +33,8 @@ def patiently(ask: Callable[[], T], view: View) -> T:
         except Exception as error:
             if not is_lost(error) or (end is not None and time.monotonic() >= end):
                 raise
+            if enough and enough():
+                raise KeyboardInterrupt from error
             found = told_as(error)
             if end is None:
                 end = time.monotonic() + GIVE_UP_MS / 1000
@@ -59,7 +63,10 @@ def admit(
 
     With a key it is that run. It can be called again when nobody knows what became of it.
     """
-    generation = publish_package(store, package)["generation"]
+    published, moved = publish_package(store, package)
+    generation = published["generation"]
+    if moved:
+        view.note(moved)
     for words in still_open(store, package.key, generation, more, kind=kind, target_key=target):
         view.note(words)
     found = store.read(

@@ -16,6 +16,7 @@ from qinglong_sql.cli.words import (
     Row,
     moment,
     now_ms,
+    one_zone,
     plain_signs,
     print_json,
     say,
@@ -205,7 +206,8 @@ def run_table(rows: list[Row], now: int, utc: bool) -> str:
     On a narrow screen the package goes into the title when it is one, and ids become shorter, so
     that how long a run took still fits.
     """
-    started, wide = f"STARTED ({zone(now, utc=utc)})", cells.room()
+    same, wide = one_zone([now, *(row["admitted_at_ms"] for row in rows)], utc=utc), cells.room()
+    started = f"STARTED ({zone(now, utc=utc)})" if same else "STARTED"
     packages = {row["package_key"] for row in rows}
     for id_cells, narrow in ((99, False), (12, False), (12, True), (8, True)):
         alone = narrow and len(packages) == 1
@@ -214,7 +216,7 @@ def run_table(rows: list[Row], now: int, utc: bool) -> str:
             [
                 row["run_id"][:id_cells],
                 f"{sign_of(row['status'])} {row['status']}",
-                moment(row["admitted_at_ms"], now, utc=utc),
+                moment(row["admitted_at_ms"], now, utc=utc, offset=not same),
                 span(row["admitted_at_ms"], row["finished_at_ms"]),
                 f"{row['package_key']}/" * (not alone) + row["target_key"] + mark_of(row),
             ]

@@ -1,6 +1,10 @@
 """Words for logs that hold nothing or are not here."""
 
+import os
+import pwd
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from qinglong_sql.cli.reasons import short
 from qinglong_sql.cli.steps import CODES, shortened
@@ -37,8 +41,41 @@ def end_of(attempt: Row) -> str:
     return f"{words}: {said}" if said else words
 
 
-def not_here(lacking: Sequence[Row], there: int) -> str:
-    """For attempts whose logs are not on this machine, when so many others' are."""
+def barred(state: Path) -> str:
+    """Words for a folder of workers here that this user may not look into; nothing without one."""
+    try:
+        folders = [state, *sorted(state.iterdir())]
+    except OSError:
+        folders = [state]
+    for folder in folders:
+        try:
+            os.scandir(folder).close()
+        except PermissionError:
+            return f"permission denied: {folder} is {owner_of(folder)}'s, and no other user's"
+        except OSError:  # a file, or it is not there
+            continue
+    return ""
+
+
+def owner_of(path: Path) -> str:
+    """The login of the owner of a path, or of the nearest folder above it that can be seen."""
+    for one in (path, *path.parents):
+        with suppress(PermissionError):
+            number = one.stat().st_uid
+            try:
+                return pwd.getpwuid(number).pw_name
+            except KeyError:
+                return f"user {number}"
+    return "another user"
+
+
+def not_here(lacking: Sequence[Row], there: int, denied: str) -> str:
+    """For attempts whose logs are not on this machine, when so many others' are.
+
+    `denied`: the words of `barred`, as they may be in a folder that is closed to us.
+    """
+    if denied and not there:
+        return f"the logs of this run, if there are any here, cannot be read: {denied}"
     if not there and len(lacking) > 1:
         return (
             f"no logs of this run on this machine ({len(lacking)} attempts): purged, ran"
@@ -46,4 +83,4 @@ def not_here(lacking: Sequence[Row], there: int) -> str:
         )
     rest = len(lacking) - NAMED
     names = "; ".join([*map(named, lacking[:NAMED]), *([f"{rest} more"] if rest > 0 else [])])
-    return f"no log on this machine: {names}"
+    return f"no log on this machine: {names}" + f"; {denied}" * bool(denied)

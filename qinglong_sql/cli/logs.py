@@ -5,7 +5,7 @@ import click
 from qinglong_sql.cli.alone import Lookout
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.follow import Follower
-from qinglong_sql.cli.log_lack import end_of, named, not_here, nothing_written
+from qinglong_sql.cli.log_lack import barred, end_of, named, not_here, nothing_written
 from qinglong_sql.cli.log_lines import Show, show_for
 from qinglong_sql.cli.options import (
     opened,
@@ -72,7 +72,7 @@ def logs(
         show = show_for(steps if whole else None, as_json and follow, raw)
         if follow:
             follower = Follower(store, run_id, state_folder(dsn), show, Patience(dsn),
-                                Lookout(store, dsn, complain))  # fmt: skip
+                                Lookout(store, dsn, run_id, complain))  # fmt: skip
             with until_interrupted():
                 follower.to_the_end(step, attempt, keep)
             return
@@ -83,12 +83,13 @@ def logs(
         raise Refused("no step has started")
     tails = [Tail(state_folder(dsn), one) for one in chosen]
     there = [tail for tail in tails if tail.found()]
-    if not there and len(chosen) == 1:
+    denied = "" if len(there) == len(tails) else barred(state_folder(dsn))
+    if not there and len(chosen) == 1 and not denied:
         raise Refused(f"no log of {named(chosen[0])} on this machine; {end_of(chosen[0])}")
     lacking = [tail.attempt for tail in tails if tail not in there]
     if not there:
-        raise Refused(not_here(lacking, 0))
-    empty = [tail.attempt for tail in there if not tail.size()]
+        raise Refused(not_here(lacking, 0, denied))
+    empty = [tail.attempt for tail in there if not tail.size() and not tail.missing()]
     if as_json:
         told = [as_row(tail, keep) for tail in there]
         print_json(told if whole else told[0])
@@ -97,7 +98,7 @@ def logs(
         if empty and len(empty) == len(there):
             complain(nothing_written(empty, same_dsn(dsn)))
     if lacking:
-        complain(not_here(lacking, len(there)))
+        complain(not_here(lacking, len(there), denied))
 
 
 def print_logs(tails: list[Tail], show: Show, keep: int | None, whole: bool) -> None:

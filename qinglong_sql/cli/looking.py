@@ -9,15 +9,26 @@ from qinglong_sql.cli import COMMANDS, cells, declared
 from qinglong_sql.cli.alone import nobody_drives
 from qinglong_sql.cli.exits import reported
 from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
-from qinglong_sql.cli.reasons import ORDER, Reason, Screen, reason_of, served, short, waits
+from qinglong_sql.cli.reasons import (
+    ORDER,
+    Reason,
+    Screen,
+    intent_words,
+    reason_of,
+    served,
+    short,
+    waits,
+)
 from qinglong_sql.cli.reread import steps_of, the_run
 from qinglong_sql.cli.runs import input_of, retry_of
-from qinglong_sql.cli.steps import BAD, CODES, NAMED, flow_table, groups, in_words, needs_of
+from qinglong_sql.cli.steps import BAD, CODES, NAMED, by_run, flow_table, groups, in_words, needs_of
 from qinglong_sql.cli.timebar import legend
 from qinglong_sql.cli.words import (
     COLOURS,
     Row,
+    moment,
     now_ms,
+    one_zone,
     print_json,
     say,
     say_wrapped,
@@ -31,6 +42,7 @@ from qinglong_sql.cli.words import (
 WRONG = 8
 MADE_KEY = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|ru[0-9a-f]{24}"  # nobody chose it
 NO_INPUT = digest("{}")
+TIMED_OUT = "workflow_timed_out"
 LOOKING = ("logs", "status")
 Pair = tuple[Row, Reason]  # a row of `explain`, and its words
 
@@ -68,13 +80,13 @@ def show(run: str, with_input: bool, utc: bool, dsn: str, as_json: bool) -> None
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
         rows = waits(store, run_id)
         again = retry_of(store, run_id)
-        alone = nobody_drives(store, dsn) if row["status"] == "running" else ""
+        alone = nobody_drives(store, dsn, run_id) if row["status"] == "running" else ""
     needs, intent = needs_of(pairs), intents[0] if intents else None
     if as_json:
         more = {"steps": steps, "attempts": attempts, "needs": needs, "intent": intent}
         print_json({**row, **more, **given})
         return
-    wide = cells.room()
+    wide, steps = cells.room(), by_run(row, steps)
     header(row, intent, screen, wide)
     vouched(attempts, wide)
     drawn, bars = flow_table(row, steps, attempts, needs, wide)
@@ -99,16 +111,21 @@ def show(run: str, with_input: bool, utc: bool, dsn: str, as_json: bool) -> None
 def header(row: Row, intent: Row | None, screen: Screen, wide: int) -> None:
     """What a run is, since when, and what somebody wants of it."""
     code = row["result_code"]
+    times = (screen.now, row["admitted_at_ms"], row["finished_at_ms"])
+    same = one_zone(times, utc=screen.utc)
+    started, ended = (
+        moment(at_ms, screen.now, utc=screen.utc, offset=not same) for at_ms in times[1:]
+    )
     told = [
         ("run", row["run_id"]),
         ("target", f"{row['package_key']} / {row['target_key']}, generation {row['generation']}"),
         ("status", f"{sign_of(row['status'])} {row['status']}"
                    + (f": {CODES.get(code, code)}" if code else "")),
-        ("started", f"{screen.at(row['admitted_at_ms'])} {zone(screen.now, utc=screen.utc)}"),
+        ("started", f"{started} {zone(screen.now, utc=screen.utc)}" if same else started),
     ]  # fmt: skip
     if row["finished_at_ms"] is not None:
         took = span(row["admitted_at_ms"], row["finished_at_ms"])
-        told.append(("ended", f"{screen.at(row['finished_at_ms'])}, after {took}"))
+        told.append(("ended", f"{ended}, after {took}"))
     elif row["deadline_at_ms"] is not None:
         told.append(("deadline", screen.at(row["deadline_at_ms"])))
     if row.get("retry_of_run_id"):
@@ -187,13 +204,15 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
             one["declared"] = (last.get(one["step_key"]) or {}).get("declared")
         row = row if rows else the_run(store, row["run_id"])
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
-        alone = "" if row["status"] != "running" or as_json else nobody_drives(store, dsn)
+        unseen = row["status"] != "running" or as_json
+        alone = "" if unseen else nobody_drives(store, dsn, row["run_id"])
     reasons = [(one, reason_of(one, screen)) for one in rows]
     if as_json:
         print_json([{**one, "command": why.command, "stuck": why.stuck} for one, why in reasons])
         return
     if not rows:
-        ended = f"nothing: the run has ended, {row['status']}"
+        late = f": {CODES[TIMED_OUT]}" * (row["result_code"] == TIMED_OUT)
+        ended = f"nothing: the run has ended, {row['status']}{late}"
         say(ended if row["status"] != "running" else "nothing: the next cycle moves it")
         if row["status"] not in ("running", "succeeded"):
             vouched(attempts, cells.room())
@@ -203,7 +222,7 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
     if row["cancel_requested_at_ms"] is not None:
         does = "nobody is there to carry it out" if alone else "what runs is being stopped"
         at = screen.at(row["cancel_requested_at_ms"])
-        words = f"cancellation requested ({row['cancel_reason']}) at {at}: {does}"
+        words = f"{intent_words(row['cancel_reason'])} at {at}: {does}"
         say_wrapped(words, wide, 2, fg="yellow")
     if alone:
         say_wrapped(f"! {alone}", wide, 2, fg="yellow")

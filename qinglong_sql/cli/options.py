@@ -153,6 +153,8 @@ def resolve_run(store: Store, text: str) -> dict[str, Any]:
     """
     if not re.fullmatch(r"[A-Za-z0-9._:-]{1,36}", text):
         raise Refused(f"{text!r} is not a run id or the beginning of one")
+    if text in ("r", "ru"):
+        raise Refused(f"{text!r} is too short: every run id begins with it; give more of it")
     found = store.read("run_state", order="run_id", limit=6, run_id=Span.prefix(text))
     if not found and re.fullmatch(r"[0-9a-f]{1,24}", text):
         found = store.read("run_state", order="run_id", limit=6, run_id=Span.prefix(f"ru{text}"))

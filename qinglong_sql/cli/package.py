@@ -3,11 +3,10 @@
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import click
 
-from qinglong_sql.cli.exits import Exit, Refused, leave, painted_fault, reported
+from qinglong_sql.cli.exits import BadFile, Exit, Refused, leave, painted_fault, reported
 from qinglong_sql.cli.options import opened, package_file, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.spelling import did_you_mean
 from qinglong_sql.cli.words import complain, print_json, say
@@ -15,6 +14,7 @@ from qinglong_sql.limits import PACKAGE_BYTES
 from qinglong_sql.package import Package, load_package, parse_package
 from qinglong_sql.package_fault import WHY_HIDDEN, PackageFaults
 from qinglong_sql.package_source import HIDDEN
+from qinglong_sql.publishing import publish_package
 from qinglong_sql.store import Span, Store
 
 STDIN = "-"
@@ -60,11 +60,11 @@ def publish(file: Path, dsn: str, as_json: bool) -> None:
 
     Runs that are open keep the definition that they started with.
     """
-    package = load_package(file)
+    package = load_for_runs(file)
     with opened(dsn, create=True) as store:
-        row = publish_package(store, package)
+        row, moved = publish_package(store, package)
         notes = still_open(store, package.key, row["generation"], same_dsn(dsn))
-    for note in notes:
+    for note in [moved, *notes] if moved else notes:
         complain(note)
     if as_json:
         print_json(row)
@@ -73,21 +73,21 @@ def publish(file: Path, dsn: str, as_json: bool) -> None:
     say(f"{row['package_key']} generation {row['generation']} {said}")
 
 
+def load_for_runs(file: Path) -> Package:
+    """The package of a file whose folder steps run in. Raises BadFile for `-`, PackageFaults."""
+    if str(file) == STDIN:
+        raise BadFile(
+            "standard input has no folder for steps to run in: write it to a file first"
+            " (`qinglong-sql check -` checks it)"
+        )
+    return load_package(file)
+
+
 def read_package(file: Path) -> Package:
     """The package of a file, or of standard input for `-`. Raises PackageFaults."""
     if str(file) != STDIN:
         return load_package(file)
     return parse_package(sys.stdin.buffer.read(PACKAGE_BYTES + 1), STDIN)
-
-
-def publish_package(store: Store, package: Package) -> dict[str, Any]:
-    """Publish a checked package; the same content again is a replay (DESIGN §5)."""
-    return store.call(
-        "publish_package",
-        p_package_key=package.key,
-        p_manifest=package.manifest,
-        p_base_dir=str(package.base_dir),
-    )[0]
 
 
 def still_open(store: Store, package: str, generation: int, more: str, **target: str) -> list[str]:
@@ -110,8 +110,9 @@ def still_open(store: Store, package: str, generation: int, more: str, **target:
         retry = f" (a retry of {old[:12]})" if old else ""
         notes.append(
             f"note: run {row['run_id'][:12]} of generation {row['generation']} is still open"
-            f"{retry}; it keeps its generation: cancel it with"
-            f" qinglong-sql cancel {row['run_id'][:12]}{more}"
+            f"{retry}; it keeps its generation: go on with it by"
+            f" qinglong-sql resume {row['run_id'][:12]}{more}"
+            f" or end it by qinglong-sql cancel {row['run_id'][:12]}{more}"
         )
     if len(rows) > OPEN_SHOWN:
         way = f"qinglong-sql runs --status running --package {package}{more}"

@@ -9,7 +9,7 @@ import click
 
 from qinglong_sql.cli import cells
 from qinglong_sql.cli.reread import the_run
-from qinglong_sql.cli.steps import CODES
+from qinglong_sql.cli.steps import CODES, by_run
 from qinglong_sql.cli.terminal import calm
 from qinglong_sql.cli.words import COLOURS, Row, clock, hush, plain_signs, say, sign_of, span
 from qinglong_sql.store import Store
@@ -259,4 +259,4 @@ class Watch:
             needs = self.needs.get(step["step_key"], [])
             step["needs"] = [need for need in needs if status[need] != "succeeded"]
             step["stopping"] = self.run["cancel_requested_at_ms"] is not None
-        return steps
+        return by_run(self.run, steps)

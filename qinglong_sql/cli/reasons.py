@@ -44,9 +44,9 @@ class Screen:
     def command(self, words: str) -> str:
         return f"qinglong-sql {words}{self.more}"
 
-    def driver(self) -> str:
-        """What does the work of the scheduler and of a worker."""
-        return self.command("edge" if self.engine == "sqlite" else "run FILE WORKFLOW")
+    def driver(self, run_id: str) -> str:
+        """What does the work of the scheduler and of a worker, for one run at least."""
+        return self.command("edge" if self.engine == "sqlite" else f"resume {short(run_id)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +149,25 @@ def reason_of(row: Row, screen: Screen) -> Reason:
         )
     if kind == "need" and row["waits_on"] != "frontier":
         return Reason(f"waits for {row['waits_on']}", "the end of that step")
-    words = {"intent": f"cancellation requested ({row['waits_on']})"}.get(kind, "could go on")
+    words = intent_words(row["waits_on"]) if kind == "intent" else "could go on"
     if row["due_at_ms"] is not None and row["due_at_ms"] > screen.now:
         at = screen.at(row["due_at_ms"])
         return Reason(
             f"{words}, but put off to {at} by a clock that was set back since",
             "a process that drives the run brings that near within a minute",
-            screen.driver(),
+            screen.driver(row["run_id"]),
             stuck=True,
         )
     since = None if kind == "need" else row["since_ms"]
     return _undriven({**row, "due_at_ms": since}, screen) or Reason(
-        words, BY_ITSELF, screen.driver()
+        words, BY_ITSELF, screen.driver(row["run_id"])
     )
+
+
+def intent_words(reason: str) -> str:
+    """Why a run is being ended: somebody asked, or its own time is over."""
+    late = CODES["workflow_timed_out"]
+    return late if reason == "timeout" else f"cancellation requested ({reason})"
 
 
 def _unknown(row: Row, screen: Screen) -> Reason:
@@ -183,7 +189,7 @@ def _late(row: Row, screen: Screen, what: str) -> Reason | None:
     return Reason(
         f"its worker {row['waits_on']} has been silent; its lease ended {screen.at(due)}",
         f"whoever drives the database will record it as {what}",
-        screen.driver(),
+        screen.driver(row["run_id"]),
         silent=True,
     )
 
@@ -198,13 +204,13 @@ def _queued(row: Row, screen: Screen) -> Reason:
         return Reason(
             f"no worker takes anything from queue {row['waits_on']} for {since}",
             "a worker of that queue",
-            screen.driver(),
+            screen.driver(row["run_id"]),
             stuck=True,
         )
     return Reason(
         f"in queue {row['waits_on']} for {since}",
         "a worker of that queue with a free slot",
-        screen.driver() if nobody else screen.command("status"),
+        screen.driver(row["run_id"]) if nobody else screen.command("status"),
     )
 
 
@@ -216,6 +222,6 @@ def _undriven(row: Row, screen: Screen, grace_ms: int = 0) -> Reason | None:
     return Reason(
         f"due for {screen.since(due)}, and nobody does it: no scheduler works on this database",
         "a process that drives it",
-        screen.driver(),
+        screen.driver(row["run_id"]),
         stuck=True,
     )

@@ -11,20 +11,14 @@ from qinglong_sql.canonical import derived_id
 from qinglong_sql.cli.alone import edge_here, silent_words
 from qinglong_sql.cli.cells import room
 from qinglong_sql.cli.exits import Refused, reported
-from qinglong_sql.cli.options import (
-    opened,
-    poke,
-    resolve_run,
-    same_dsn,
-    with_dsn,
-    with_json,
-)
-from qinglong_sql.cli.package import publish_package
+from qinglong_sql.cli.options import opened, poke, resolve_run, same_dsn, with_dsn, with_json
+from qinglong_sql.cli.package import load_for_runs
 from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.runs import retry_of, same_run
 from qinglong_sql.cli.waiting import check_wait, wait_and_leave, with_wait
 from qinglong_sql.cli.words import Row, complain, print_json, say, table
-from qinglong_sql.package import Package, load_package
+from qinglong_sql.package import Package
+from qinglong_sql.publishing import publish_package
 from qinglong_sql.store import SQLITE, Store
 
 SAME = (
@@ -77,7 +71,7 @@ def retry(
             "--preview publishes and starts nothing: leave --file (`publish` it first),"
             " --wait and --key out"
         )
-    package = None if file is None else load_package(file)
+    package = None if file is None else load_for_runs(file)
     published = None
     with opened(dsn) as store:
         again = None if key is not None else retry_of_purged(store, run)
@@ -96,7 +90,10 @@ def retry(
             return
         if package is not None:
             refuse_file(store, old, package, f"{file}", key)
-            published = publish_package(store, package)["generation"]
+            answer, moved = publish_package(store, package)
+            published = answer["generation"]
+            if moved:
+                complain(moved)
         row = start_retry(store, old, key)
         poke(dsn)
         if wait:

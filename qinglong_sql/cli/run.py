@@ -1,15 +1,17 @@
-"""`run`: publish, start, drive and wait, in one process."""
+"""`run`: publish, start, drive and wait, in one process; `resume` drives what is open already."""
 
 import itertools
 import uuid
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from qinglong_sql.cli.declared import attempts_with
 from qinglong_sql.cli.exits import OF_STATUS, Exit, Refused, leave, reported, told_as
+from qinglong_sql.cli.interrupts import Interrupts
 from qinglong_sql.cli.joining import admit, patiently
 from qinglong_sql.cli.options import (
     opened,
@@ -21,18 +23,30 @@ from qinglong_sql.cli.options import (
     with_json,
     with_lease,
 )
-from qinglong_sql.cli.package import choose_target
-from qinglong_sql.cli.progress import view_for
+from qinglong_sql.cli.package import choose_target, load_for_runs
+from qinglong_sql.cli.progress import View, view_for
 from qinglong_sql.cli.runs import run_input, with_input, with_input_file
-from qinglong_sql.cli.session import Session
-from qinglong_sql.cli.steps import step_table
+from qinglong_sql.cli.session import LEAVE_WITHIN_S, Session
+from qinglong_sql.cli.steps import by_run, step_table, why
 from qinglong_sql.cli.words import Row, coloured, complain, hush, print_json, say, span
 from qinglong_sql.evidence import RecordBroken, read_journal
-from qinglong_sql.package import load_package
 from qinglong_sql.store import Store
 from qinglong_sql.worker import Worker
 
 GROUPS = ("ql_reader", "ql_admission", "ql_scheduler", "ql_worker")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_driving(command: F) -> F:
+    """The options of a command that drives a run: slots, lease_ms, grace_ms, quiet."""
+    command = click.option("--quiet", is_flag=True, help="Print nothing but errors.")(command)
+    command = with_grace(command)
+    command = with_lease("How long a step's lease lasts without a word of its worker.")(command)
+    return click.option(
+        "--slots",
+        type=click.IntRange(1, 1024),
+        help="Steps at once; default: one a processor, at least 4.",
+    )(command)
 
 
 @click.command()
@@ -41,14 +55,7 @@ GROUPS = ("ql_reader", "ql_admission", "ql_scheduler", "ql_worker")
 @with_input
 @with_input_file
 @click.option("--new", is_flag=True, help="Start another run even if an equal one is still open.")
-@click.option(
-    "--slots",
-    type=click.IntRange(1, 1024),
-    help="Steps at once; default: one a processor, at least 4.",
-)
-@with_lease("How long a step's lease lasts without a word of its worker.")
-@with_grace
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@with_driving
 @with_dsn
 @with_json
 @reported
@@ -70,44 +77,59 @@ def run(
     A run that was killed goes on when it is started again with the same file, workflow and input.
     The first Ctrl-C (TERM, HUP) cancels the run and waits for what runs; a second one kills it.
     """
-    package = load_package(file)
+    package = load_for_runs(file)
     kind, target = choose_target(package, workflow)
     text = run_input(pairs, input_file)
     with opened(dsn, create=True) as store:
         view = view_for(as_json, quiet)
         try:
-            patiently(lambda: refuse_without_rights(store), view)
+            patiently(lambda: refuse_without_rights(store, "run"), view)
             key, more = str(uuid.uuid4()) if new else None, same_dsn(dsn)
-            row = patiently(
-                lambda: admit(store, package, kind, target, text, key, view, more), view
-            )
-            queues = sorted({task["queue"] for task in package.model["tasks"].values()})
-            worker = own_worker(
-                store,
-                state_folder(dsn),
-                queues=queues,
-                slots=slots,
-                lease_ms=lease_ms,
-                stop_grace_ms=grace_ms,
-                run_id=row["run_id"],
-                note=view.note,
-            )
-            session = patiently(lambda: Session(store, worker, row["run_id"], view), view)
-            ended = session.to_the_end()
+            queues = {task["queue"] for task in package.model["tasks"].values()}
+            options = {"slots": slots, "lease_ms": lease_ms, "stop_grace_ms": grace_ms}
+            # Whatever is heard from here on cancels the run, which may be stored already.
+            with Interrupts(None, None, LEAVE_WITHIN_S) as signals:
+                row = patiently(
+                    lambda: admit(store, package, kind, target, text, key, view, more),
+                    view,
+                    lambda: signals.count,
+                )
+                ended, killed = to_the_end(
+                    store, dsn, row["run_id"], queues, view, signals, **options
+                )
         finally:
             view.close()
-        if as_json or not quiet:
-            show_end(store, ended, as_json, same_dsn(dsn))
-    leave(Exit.KILLED if session.killed else OF_STATUS[ended["status"]])
+        show_end(store, ended, as_json, same_dsn(dsn), quiet)
+    leave(Exit.KILLED if killed else OF_STATUS[ended["status"]])
 
 
-def refuse_without_rights(store: Store) -> None:
+def to_the_end(
+    store: Store,
+    dsn: str,
+    run_id: str,
+    queues: Iterable[str],
+    view: View,
+    signals: Interrupts,
+    **options: Any,
+) -> tuple[Row, bool]:
+    """Drive one run with a worker of its own; the run as it is then, and whether it was killed.
+
+    `signals` are those that were listened to before it; `options` are those of a Worker.
+    """
+    worker = own_worker(
+        store, state_folder(dsn), run_id=run_id, queues=sorted(queues), note=view.note, **options
+    )
+    session = patiently(lambda: Session(store, worker, run_id, view, signals), view)
+    return session.to_the_end(), session.killed
+
+
+def refuse_without_rights(store: Store, command: str) -> None:
     """Raise Refused, before anything is stored, when the login cannot drive a run to its end."""
     lacks = getattr(store, "lacks", None)  # an embedded database has no logins
     missing = lacks(GROUPS) if lacks else []
     if missing:
         raise Refused(
-            f"this login lacks the rights of {', '.join(missing)}: `run` needs"
+            f"this login lacks the rights of {', '.join(missing)}: `{command}` needs"
             f" `grant {', '.join(GROUPS)} to LOGIN`"
         )
 
@@ -143,16 +165,22 @@ def numbers_of(folder: Path, run_id: str) -> list[int]:
     return sorted(found)
 
 
-def show_end(store: Store, run: Row, as_json: bool, more: str) -> None:
-    """Show the end. The exit code is the run's, whatever happens to the words."""
+def show_end(store: Store, run: Row, as_json: bool, more: str, quiet: bool = False) -> None:
+    """Show the end. The exit code is the run's, whatever happens to the words.
+
+    With `quiet` a run that has not succeeded is one line on standard error.
+    """
     for last in (False, True):
         try:
             steps = store.read("step_state", order="step_key", run_id=run["run_id"])
             attempts = attempts_with(store, run["run_id"])
+            shown = by_run(run, steps)
             if as_json:
                 print_json({**run, "steps": steps})
-            else:
-                told(run, steps, attempts, more)
+            elif quiet and run["status"] != "succeeded":
+                complain(in_short(run, shown, attempts, more))
+            elif not quiet:
+                told(run, shown, attempts, more)
         except OSError:  # nobody reads any more
             hush()
         except Exception as error:  # a lost connection comes back with the next call
@@ -173,9 +201,27 @@ def told(run: Row, steps: list[Row], attempts: list[Row], more: str) -> None:
         took = " still"
     say(f"{coloured(run['status'])}{took}, run {run['run_id']}")
     last = {attempt["step_key"]: attempt for attempt in attempts}
-    failed = [step for step in steps if step["status"] in ("failed", "timed_out")]
-    failed.sort(key=lambda step: (step["finished_at_ms"] or 0, step["step_key"]))
-    wrote = [one for one in failed if one["result_code"] != "executor_start_failed"]
+    wrote = [one for one in failures(steps) if one["result_code"] != "executor_start_failed"]
     for step in wrote[:1]:  # what failed first is mostly why the others did
         if step["step_key"] in last:
             say(f"look: qinglong-sql logs {run['run_id'][:12]} {step['step_key']}{more}")
+
+
+def in_short(run: Row, steps: list[Row], attempts: list[Row], more: str) -> str:
+    """The end of a run that has not succeeded in one line: what failed first, what to type."""
+    status = run["status"].replace("_", " ")
+    words = f"run {run['run_id']} {'is still open' if status == 'running' else status}"
+    look = f"show {run['run_id'][:12]}"
+    last = {attempt["step_key"]: attempt for attempt in attempts}
+    for step in failures(steps)[:1]:
+        attempt = last.get(step["step_key"])
+        words += f": {step['step_key']}: {why(step, attempt)}"
+        if attempt and step["result_code"] != "executor_start_failed":
+            look = f"logs {run['run_id'][:12]} {step['step_key']}"
+    return f"{words}; look: qinglong-sql {look}{more}"
+
+
+def failures(steps: list[Row]) -> list[Row]:
+    """The steps that failed, as they did."""
+    failed = [step for step in steps if step["status"] in ("failed", "timed_out")]
+    return sorted(failed, key=lambda step: (step["finished_at_ms"] or 0, step["step_key"]))

@@ -132,8 +132,8 @@ def start(
 ) -> None:
     """Start a run of a published PACKAGE.
 
-    An edge drives it, or `qinglong-sql run` with the same file and input. With --wait the exit
-    code is the run's, as `run` has it; Ctrl-C ends the waiting and leaves the run alone. A --key
+    An edge drives it, or `qinglong-sql resume` with its id. With --wait the exit code is the
+    run's, as `run` has it; Ctrl-C ends the waiting and leaves the run alone. A --key
     that a run has already is no error: the line says how that run stands, and the exit code is 0.
     """
     check_wait(wait, timeout)
@@ -147,7 +147,7 @@ def start(
         if wait:
             complain(f"run {row['run_id']} {row['outcome']}{stands}")
             wait_and_leave(store, row["run_id"], dsn=dsn, timeout_ms=timeout, as_json=as_json)
-        alone = nobody_drives(store, dsn) if run["status"] == "running" else ""
+        alone = nobody_drives(store, dsn, row["run_id"]) if run["status"] == "running" else ""
     if as_json:
         print_json(row)
     else:

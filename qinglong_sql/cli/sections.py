@@ -39,6 +39,10 @@ def named(row: Row) -> str:
     if row["waits_for"] in ("worker", "queue"):
         many = counted(row["count"], False, "step")
         return f"queue {row['waits_on']}, {many} waiting, {short(row['run_id'])} first"
+    if row["waits_for"] == "trigger_fault":
+        return f"trigger {row['waits_on']}"
+    if row["waits_for"] == "trigger":
+        return f"{counted(row['count'], False, 'trigger')}, {row['waits_on']} first"
     if row["waits_for"] == "edge":
         return f"the edge, pid {row['waits_on']}"
     if row["waits_for"] == "package":
@@ -120,7 +124,7 @@ def moving(found: Row, screen: Screen, wide: int) -> None:
 
 
 def stored(packages: list[Row], screen: Screen, wide: int) -> None:
-    """Active packages, and the triggers that wait in them for the stage that fires them."""
+    """Active packages, and when their triggers fire next."""
     section(
         "PACKAGES",
         ["PACKAGE", "GEN", "PUBLISHED"],
@@ -135,13 +139,14 @@ def stored(packages: list[Row], screen: Screen, wide: int) -> None:
     triggers = [one for row in packages for one in row["triggers"]]
     section(
         "TRIGGERS",
-        ["TRIGGER", "CRON", "ZONE", "STARTS"],
+        ["TRIGGER", "CRON", "ZONE", "NEXT", "STARTS"],
         [
             [
                 f"{one['package_key']}/{one['trigger_key']}",
                 one["cron"],
                 one["tz"],
-                one["target_key"] + " (paused)" * (one["state"] == "paused"),
+                "paused" if one["state"] == "paused" else screen.at(one["next_fire_at_ms"]),
+                one["target_key"],
             ]
             for one in triggers[:SHOWN]
         ],

@@ -7,10 +7,13 @@ from typing import Any
 import click
 
 from qinglong_sql import migrate as revisions
-from qinglong_sql.cli.exits import NOT_ALLOWED, Exit, Refused, leave, reported
+from qinglong_sql.cli.exits import NOT_ALLOWED, Exit, Refused, first_line, leave, reported
 from qinglong_sql.cli.options import opened, with_dsn, with_json
 from qinglong_sql.cli.words import print_json, say, span
 from qinglong_sql.store import Store
+from qinglong_sql.zones import TZ_RELEASE, assert_pinned
+
+TRIGGER_FAULT = ("package_key", "trigger_key", "fault_error", "fault_count")
 
 
 @click.command()
@@ -34,13 +37,26 @@ def migrate(to: str, offline: bool, dsn: str, as_json: bool) -> None:
         return
     if dsn.startswith(revisions.SQLITE):
         Path(dsn.removeprefix(revisions.SQLITE)).parent.mkdir(parents=True, exist_ok=True)
-    before = revisions.current(dsn)
-    after = revisions.upgrade(dsn, to)
+    before, after = upgraded(dsn, to)
     if as_json:
         print_json({"before": before, "after": after})
     else:
         said = "already at" if before == after else "now at"
         say(f"{said} revision {after}")
+
+
+def upgraded(dsn: str, to: str) -> tuple[str | None, str]:
+    """Where a database stood before, and stands then. Raises Refused for a login that may not."""
+    try:
+        return revisions.current(dsn), revisions.upgrade(dsn, to)
+    except Exception as error:
+        cause = getattr(error, "orig", None) or error
+        if getattr(cause, "sqlstate", None) != NOT_ALLOWED:
+            raise
+        raise Refused(
+            f"PostgreSQL: {first_line(cause)}; the schema is made by ql_migrator: log in as it,"
+            " or as a login with `grant ql_migrator to LOGIN`"
+        ) from error
 
 
 def known_revisions() -> list[str]:
@@ -84,8 +100,13 @@ def revision_of(dsn: str) -> tuple[str | None, str]:
 
 def schema_of(dsn: str) -> str:
     """What was compared with the shipped schema. Raises NotReady when it differs."""
-    if not dsn.startswith(revisions.SQLITE):  # the open store has seen the steps
-        return "every step is there with its parameters; texts were not compared"
+    if not dsn.startswith(revisions.SQLITE):
+        import psycopg
+
+        from qinglong_sql.readiness import assert_shipped as compare
+
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            return str(compare(connection))
     from qinglong_sql.store.sqlite_shipped import assert_shipped
 
     number = assert_shipped(Path(dsn.removeprefix(revisions.SQLITE)))
@@ -93,13 +114,23 @@ def schema_of(dsn: str) -> str:
 
 
 def findings(store: Store) -> dict[str, Any]:
-    """What the database says of itself: violations, faults, and the oldest due work."""
+    """What the database says of itself: violations, faults, and the oldest due work.
+
+    Raises NotReady when time zones are not those that this release names.
+    """
+    assert_pinned()
     now = int(time.time() * 1000)
     oldest = store.read("agenda_state", order="due_at_ms", limit=1)
     return {
         "engine": store.engine,
+        "time_zones": f"tzdata {TZ_RELEASE}",
         "violations": store.read("violation", order="run_id, rule, entity_id"),
         "faults": store.read("fault_state", order="run_id, stage"),
+        "trigger_faults": [
+            {name: row[name] for name in TRIGGER_FAULT}
+            for row in store.read("trigger_state", order="package_key, trigger_key")
+            if row["fault_error"] is not None
+        ],
         "running": len(store.read("open_run")),
         "lag_ms": now - oldest[0]["due_at_ms"] if oldest and oldest[0]["due_at_ms"] < now else 0,
     }
@@ -109,6 +140,7 @@ def told(found: dict[str, Any], revision: str) -> None:
     """Print the findings for people."""
     say(f"ready: {found['engine']}, {revision}")
     say(f"schema: {found['schema']}")
+    say(f"time zones: {found['time_zones']}")
     say(f"running runs: {found['running']}")
     say(f"due work: oldest {span(0, found['lag_ms'])} ago" if found["lag_ms"] else "due work: none")
     for fault in found["faults"]:
@@ -116,7 +148,13 @@ def told(found: dict[str, Any], revision: str) -> None:
             f"fault: {fault['run_id']} {fault['stage']}, {fault['fault_count']} times: "
             f"{fault['error']}"
         )
+    for row in found["trigger_faults"]:
+        say(
+            f"fault: trigger {row['package_key']}/{row['trigger_key']}, {row['fault_count']} times:"
+            f" {row['fault_error']}"
+        )
     for row in found["violations"]:
-        say(f"violation: {row['rule']}: run {row['run_id']}, {row['entity_id']}")
+        run = f"run {row['run_id']}, " if row["run_id"] else ""
+        say(f"violation: {row['rule']}: {run}{row['entity_id']}")
     if not found["violations"]:
         say("violations: none")

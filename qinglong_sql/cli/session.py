@@ -2,7 +2,7 @@
 
 import os
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from qinglong_sql.cli.exits import Exit, Refused, told_as
 from qinglong_sql.cli.interrupts import Interrupts
@@ -14,33 +14,46 @@ from qinglong_sql.drive import drain, drive
 from qinglong_sql.errors import Displaced
 from qinglong_sql.scheduler import StageFailed
 from qinglong_sql.store import Store
+from qinglong_sql.troubles import Troubles
 from qinglong_sql.worker import Worker
 
 IDLE_MS = 250
 KILL_WITHIN_MS = 5_000
-TELL_AGAIN_MS = 10_000
+TELL_AGAIN_S = 10.0
 LEAVE_WITHIN_S = 8.0
 
 
 class Session:
-    """Drives one run until it has ended, and listens to interrupts meanwhile."""
+    """Drives one run until it has ended, and listens to interrupts meanwhile.
 
-    def __init__(self, store: Store, worker: Worker, run_id: str, view: View) -> None:
+    `signals` that are entered already may have counted some: then the run is cancelled at once.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        worker: Worker,
+        run_id: str,
+        view: View,
+        signals: Interrupts | None = None,
+    ) -> None:
         self.store = store
         self.worker = worker
         self.run_id = run_id
         self.view = view
         self.watch = Watch(store, run_id, view)
-        self.signals = Interrupts(self.wake, self.leave, LEAVE_WITHIN_S)
+        self.signals = signals or Interrupts(None, None, LEAVE_WITHIN_S)
+        self.listening: AbstractContextManager[object] = nullcontext() if signals else self.signals
         self.asked = False
         self.killed = False
-        self.told, self.told_ms = "", 0
+        self.troubles = Troubles(TELL_AGAIN_S)
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def to_the_end(self) -> Row:
         """Drive; returns the run as it is then, terminal unless a second interrupt came."""
         try:
-            with self.signals:
+            with self.listening:
+                self.signals.tell(self.wake, self.leave)
                 drive(
                     self.store,
                     self.worker,
@@ -55,6 +68,7 @@ class Session:
         finally:
             with suppress(Exception):
                 self.worker.close()
+            self.signals.tell()
             os.close(self.wake_read)
             os.close(self.wake_write)
         return self.watch.run
@@ -107,8 +121,7 @@ class Session:
         cause = error.__cause__ if isinstance(error, StageFailed) else error
         found = told_as(cause or error)
         words = found[1] if found else f"{type(cause).__name__}: {cause}"
-        if words != self.told or now_ms() - self.told_ms >= TELL_AGAIN_MS:
-            self.told, self.told_ms = words, now_ms()
+        if self.troubles.news(words):
             self.view.note(f"trying again: {words}")
 
     def let_go(self) -> None:
@@ -124,7 +137,10 @@ class Session:
                 if told_as(error) is None:
                     raise
                 open_still = True
-            if open_still:
+            if open_still and self.asked:
+                by = "this command or an edge" if self.store.engine == "sqlite" else "this command"
+                self.view.note(f"the run is being cancelled: {by}, started again, ends it")
+            elif open_still:
                 self.view.note("the run is still open: the same command goes on with it")
         elif self.worker.busy():
             self.view.note(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qinglong_sql.cli.alone import edge_here, is_stopped, silent_words, undriven
+from qinglong_sql.cli.clockwork import faulty, overdue
 from qinglong_sql.cli.options import PLACE
 from qinglong_sql.cli.outlook import last_failed, open_of
 from qinglong_sql.cli.reasons import OVERDUE_MS, Reason, Screen, reason_of, waits
@@ -23,7 +24,14 @@ LOOKED_AT = 100  # open runs, the oldest first
 FAULTS = 20
 ENDED = 5
 HANDOVER_MS = 10_000  # from a `start` to the `edge` that somebody types next
-OTHERWISE = ("hold", "evidence", "fault", "package", "edge")  # troubles that no driver ends
+OTHERWISE = (
+    "hold",
+    "evidence",
+    "fault",
+    "package",
+    "edge",
+    "trigger_fault",
+)  # troubles that no driver ends
 LIVE = ("claimed", "starting", "running")
 
 
@@ -34,18 +42,21 @@ def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
     false when the oldest of them is open for longer than HANDOVER_MS.
     """
     counted = store.read("open_run", order="admitted_at_ms, run_id", limit=COUNTED + 1)
-    runs = counted[:LOOKED_AT]
+    faults = store.read("fault_state", order="run_id, stage", limit=FAULTS)
+    runs = looked_at(store, counted, faults)
     held = {run["run_id"]: attempts_of(store, run["run_id"]) for run in runs}
     due = [row for stage in STAGES if (row := due_of(store, stage, screen.now))]
     edge = edge_of(dsn)
     busy = served_by(store, held, edge, screen.now)
     screen = replace(screen, busy=busy)
     why = {run["run_id"]: waits(store, run["run_id"]) for run in runs}
+    packages = packages_of(store)
     stuck = silent(edge) + stuck_of(runs, why, screen, due) + unpublished(edge, screen)
+    stuck += late_triggers(packages, screen)
     alone = bool(runs) and undriven(store, dsn)
     if alone or silent(edge):  # one cause is told once
         stuck = [row for row in stuck if row["waits_for"] in OTHERWISE]
-    packages, ended = packages_of(store), ended_of(store, len(counted))
+    ended = ended_of(store, len(counted))
     late = alone and abs(screen.now - runs[0]["admitted_at_ms"]) > HANDOVER_MS  # or set back
     return {
         "ok": not stuck and not late,
@@ -60,11 +71,19 @@ def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
         "running": [row for run in runs for row in running_of(run, held[run["run_id"]])],
         "due": due,
         "stuck": stuck,
-        "faults": store.read("fault_state", order="run_id, stage", limit=FAULTS),
+        "faults": faults,
         "packages": packages,
         "ended": ended,
         "last_failed": last_failed(store, packages, ended),
     }
+
+
+def looked_at(store: Store, counted: list[Row], faults: list[Row]) -> list[Row]:
+    """The oldest open runs, and behind them those that raised, which need a person as well."""
+    runs = counted[:LOOKED_AT]
+    known = {run["run_id"] for run in runs}
+    later = dict.fromkeys(row["run_id"] for row in faults if row["run_id"] not in known)
+    return runs + [run for run_id in later for run in store.read("open_run", run_id=run_id)]
 
 
 def served_by(
@@ -140,7 +159,8 @@ def stuck_of(
             since = screen.since(row["oldest_due_at_ms"])
             words = f"nothing has worked on this database for {since}: work is due and stays"
             then = "a process that drives the runs"
-            _add(found, ("scheduler", ""), told, Reason(words, then, screen.driver(), True))
+            driver = screen.driver(row["oldest_run_id"])
+            _add(found, ("scheduler", ""), told, Reason(words, then, driver, True))
             found["scheduler", ""]["count"] += row["due_count"] - 1
     for run in runs:
         for row in why[run["run_id"]]:
@@ -211,6 +231,17 @@ def unpublished(edge: dict[str, Any] | None, screen: Screen) -> list[Row]:
                "attempt_id": None, "since_ms": None}  # fmt: skip
         reason = Reason(f"not published: {words}", "a file that checks", command, True)
         _add(told, ("package", path), row, reason)
+    return list(told.values())
+
+
+def late_triggers(packages: list[Row], screen: Screen) -> list[Row]:
+    """Triggers that raise, each of them, and those that nobody fires, as one."""
+    triggers = [one for row in packages for one in row["triggers"]]
+    told: dict[tuple[str, str], Row] = {}
+    for row, reason in faulty(triggers, screen):
+        _add(told, ("trigger", row["waits_on"]), row, reason)
+    for row, reason in overdue(triggers, screen):
+        _add(told, ("trigger", ""), row, reason)
     return list(told.values())
 
 

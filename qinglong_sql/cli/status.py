@@ -70,11 +70,6 @@ def told(found: dict[str, Any], screen: Screen, wide: int, revision: str) -> Non
     """The document for people: trouble first, then what moves, then what has ended."""
     for words, colour in headlines(found, screen):
         say_wrapped(words, wide, 2, fg=colour, bold=True)
-    triggers = sum(one["state"] == "active" for row in found["packages"] for one in row["triggers"])
-    if triggers:
-        many = counted(triggers, False, "trigger")
-        does = "does not fire" if triggers == 1 else "do not fire"
-        say_wrapped(f"! {many} {does} yet: this version only checks and stores them", wide, 2)
     if found["looked_at_count"] < found["open_count"]:
         say_wrapped(f"only the oldest {found['looked_at_count']} open runs were looked at", wide)
     place(found, screen, wide, revision)
@@ -91,7 +86,8 @@ def headlines(found: dict[str, Any], screen: Screen) -> list[tuple[str, str]]:
     if not found["driven"]:
         many = counted(found["open_count"], found["open_more"], "run")
         waits = "waits" if many == "1 run" else "wait"
-        words = f"! nobody works on this database; {many} {waits}: {screen.driver()}"
+        driver = screen.driver(found["open"][0]["run_id"])
+        words = f"! nobody works on this database; {many} {waits}: {driver}"
         lines.append((words, "yellow" if found["ok"] else "red"))
     if found["stuck"]:
         many = counted(len(found["stuck"]), False, "thing")

@@ -15,6 +15,10 @@ NAMED = 6
 ONCE = ((60, 3), (30, 8))  # a sentence longer than this, of so many steps, is told once
 BAD = ("failed", "timed_out")
 ENDED_BADLY = (*BAD, "cancelled")
+OF_RUN_TIMEOUT = {  # what a step says of its end, as the run's own timeout explains it
+    "execution_timed_out": "stopped_by_run_timeout",
+    "workflow_cancelled": "workflow_timed_out",
+}
 EXITS = {  # what a shell and env say of their command
     126: " (not executable)",
     127: " (command not found)",
@@ -32,12 +36,29 @@ CODES = {
     "attempt_budget_exhausted": "the run has used all of its attempts",
     "workflow_cancelled": "the run was cancelled",
     "workflow_timed_out": "the run's own timeout passed",
+    "stopped_by_run_timeout": "it was stopped, since the run's own timeout passed",
     "dependency_not_succeeded": "a step that it needs did not succeed",
     "taken_over": "taken over from the run that this one retries",
     "workflow_step_failed": "a step failed",
     "workflow_step_timed_out": "a step ran longer than its timeout",
     "workflow_step_cancelled": "a step was cancelled",
 }
+
+
+def by_run(run: Row, steps: list[Row]) -> list[Row]:
+    """The steps with codes for people: those that the run's own timeout ended say so.
+
+    What had ended before it keeps its own.
+    """
+    if run["cancel_reason"] != "timeout":
+        return steps
+    at = run["cancel_requested_at_ms"]
+    return [
+        {**one, "result_code": OF_RUN_TIMEOUT.get(one["result_code"], one["result_code"])}
+        if (one["finished_at_ms"] or 0) >= at
+        else one
+        for one in steps
+    ]
 
 
 def needs_of(pairs: Sequence[Row]) -> dict[str, list[str]]:

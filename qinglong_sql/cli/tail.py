@@ -1,5 +1,6 @@
 """Logs of a run: where they are, their lines, and following them while they grow."""
 
+import json
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ from qinglong_sql.workplace import dropped_file
 
 BLOCK_BYTES = 1 << 16
 LONGEST_LINE = 1 << 20
+DROPPED_BYTES = 16 * 1024  # a receipt stands there where a disk was full
 RESET = "\x1b[0m"
 
 
@@ -118,10 +120,11 @@ class Tail:
 
     def missing(self) -> str | None:
         """Words for a log that does not hold all that was written; None for a whole one."""
-        size = self.size()
+        size, dropped = self.size(), self._dropped()
         if size < LOG_CAP_BYTES:
-            return None
-        dropped = self._dropped()
+            if not dropped:
+                return None
+            return f"is not whole: {dropped} bytes are not kept: the disk was full or failed"
         more = (
             "what the step wrote after them is" if dropped is None else f"{dropped} bytes more are"
         )
@@ -129,10 +132,16 @@ class Tail:
 
     def _dropped(self) -> int | None:
         for path in places(self._state, self.attempt):
-            try:
-                return int(dropped_file(path).read_bytes()[:20])
-            except (OSError, ValueError):
+            fd = open_log(dropped_file(path))
+            if fd is None:
                 continue
+            try:
+                found = json.loads(os.read(fd, DROPPED_BYTES))
+                return int(found["bytes_dropped"] if isinstance(found, dict) else found)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            finally:
+                os.close(fd)
         return None
 
 

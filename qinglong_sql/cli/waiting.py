@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from qinglong_sql.cli.alone import Lookout
+from qinglong_sql.cli.alone import Lookout, nobody_drives
 from qinglong_sql.cli.exits import OF_STATUS, Exit, Refused, leave, told_as
 from qinglong_sql.cli.options import Duration, same_dsn
 from qinglong_sql.cli.reread import the_run
@@ -70,7 +70,7 @@ def wait_for(store: Store, run_id: str, *, dsn: str, timeout_ms: int | None = No
     the time is over, what `the_run` does for what is gone, and what is no trouble of the database.
     """
     began, pause, told = time.monotonic(), FIRST_MS / 1000, ""
-    lookout = Lookout(store, dsn, complain)
+    lookout = Lookout(store, dsn, run_id, complain)
     while True:
         try:
             run = the_run(store, run_id)
@@ -90,7 +90,8 @@ def wait_for(store: Store, run_id: str, *, dsn: str, timeout_ms: int | None = No
         waited_ms = (time.monotonic() - began) * 1000
         if timeout_ms is not None and waited_ms >= timeout_ms:
             words = f"run {run_id} is still running after {write_duration(timeout_ms)}"
-            raise TimeoutError(f"{words}; it goes on")
+            alone = nobody_drives(store, dsn, run_id)
+            raise TimeoutError(f"{words}; {alone or 'it goes on'}")
         left = pause if timeout_ms is None else min(pause, (timeout_ms - waited_ms) / 1000)
         time.sleep(max(left, 0.001))
         pause = min(pause * IDLE_GROWTH, IDLE_STANDALONE_MS / 1000)

@@ -54,7 +54,7 @@ class Watcher:
         self.view = view
         self.more = same_dsn(dsn)
         self.patience = Patience(dsn, view.note)
-        self.lookout = Lookout(store, dsn, view.note)
+        self.lookout = Lookout(store, dsn, run_id, view.note)
         self.watch: Watch | None = None
         self.moved_at = time.monotonic()
         self.explained = False

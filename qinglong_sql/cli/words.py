@@ -164,12 +164,22 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def moment(at_ms: int | None, now: int, *, utc: bool = False) -> str:
-    """A time of today as HH:MM:SS, any other with its date; `-` for none. `zone` says of where."""
+def moment(at_ms: int | None, now: int, *, utc: bool = False, offset: bool = False) -> str:
+    """A time of today as HH:MM:SS, any other with its date; `-` for none. `zone` says of where.
+
+    One whose offset is not that of `now` has it behind it, and so has every one with `offset`.
+    """
     if at_ms is None:
         return "-"
     at, today = _local(at_ms, utc), _local(now, utc)
-    return at.strftime("%H:%M:%S" if at.date() == today.date() else "%Y-%m-%d %H:%M:%S")
+    words = at.strftime("%H:%M:%S" if at.date() == today.date() else "%Y-%m-%d %H:%M:%S")
+    other = offset or at.utcoffset() != today.utcoffset()
+    return words + (at.strftime("%z")[:3] + ":" + at.strftime("%z")[3:5]) * other
+
+
+def one_zone(times: Iterable[int | None], *, utc: bool = False) -> bool:
+    """Whether times share one offset, so that it can be told once for all of them."""
+    return len({zone(at_ms, utc=utc) for at_ms in times if at_ms is not None}) < 2
 
 
 def zone(at_ms: int, *, utc: bool = False) -> str:

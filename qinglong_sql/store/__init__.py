@@ -56,6 +56,7 @@ _READING = (
 _DECISION = (
     "state_transition run_admission task_attempt_admission step_run_mutation live_attempt"
     " takeover_node takeover_alone takeover admission_effect"
+    " schedule_decision schedule_blocked schedule_due"
     " frontier_ready frontier_skip frontier_effect frontier_blocked"
     " task_admission_effect dispatch_effect completion_end completion_effect"
     " recovery_due recovery_blocked recovery_end recovery_effect retry_longest"
@@ -91,6 +92,12 @@ class Store(Protocol):
         `order` is columns with an optional " desc"; limit 0 is all. Raises KeyError for an unknown
         view or column, in the order as well.
         """
+
+    def clock(self) -> int:
+        """The database's time, which is its machine's: milliseconds since 1970."""
+
+    def ends_cycle(self, error: Exception) -> bool:
+        """Whether an error is the machine's or the database's trouble, and no one candidate's."""
 
     def close(self) -> None:
         """Let the database go."""

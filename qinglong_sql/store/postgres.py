@@ -26,8 +26,13 @@ CONTENTION = frozenset({"40001", "40P01", "55P03"})
 NOT_A_RUNS = frozenset({"08", "53", "58"})
 READ_ONLY = "25006"
 PLAN_CHANGED = "0A000"  # a migration changed a result under a prepared statement
-PREPARE_AFTER = 5
 
+_CLOCK = sql.SQL("select floor(extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms")
+_COLUMNS = sql.SQL("""
+  select a.attname from pg_catalog.pg_attribute as a
+  where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
+  order by a.attnum
+""")
 _SIGNATURES = """
   select n.nspname as schema, p.proname as name, p.proargnames[1:p.pronargs] as params
   from pg_catalog.pg_proc as p
@@ -56,9 +61,7 @@ _CALLS = {
 }
 
 
-def open_postgres_store(
-    dsn: str, *, prepare_threshold: int | None = PREPARE_AFTER
-) -> "PostgresStore":
+def open_postgres_store(dsn: str, *, prepare_threshold: int | None = None) -> "PostgresStore":
     """A store whose database was seen to have every step. Raises NotReady (QL503)."""
     store = PostgresStore(dsn, prepare_threshold=prepare_threshold)
     try:
@@ -72,14 +75,15 @@ def open_postgres_store(
 class PostgresStore:
     """See qinglong_sql.store.Store. May be shared by threads: calls take turns.
 
-    prepare_threshold: None behind a pgbouncer that knows no prepared statements. A lost connection
+    prepare_threshold: psycopg's. None, or a pgbouncer before 1.21 breaks what is prepared; steps
+    would gain nothing by it, for a function keeps its own plans. A lost connection
     ends the call with psycopg.OperationalError; the next call makes a new one. `contended` counts
     what was given up because someone else held it, in pages.
     """
 
     engine: Literal["sqlite", "postgres"] = "postgres"
 
-    def __init__(self, dsn: str, *, prepare_threshold: int | None = PREPARE_AFTER) -> None:
+    def __init__(self, dsn: str, *, prepare_threshold: int | None = None) -> None:
         self.dsn = dsn
         self.contended = 0
         self._prepare_threshold = prepare_threshold
@@ -109,7 +113,7 @@ class PostgresStore:
             try:
                 return self.call(stage.page_step, **_keys(after, limit))
             except (QinglongError, psycopg.Error) as error:
-                if self._ends_cycle(error):
+                if self.ends_cycle(error):
                     raise
                 # else it was rolled back, and its runs are walked one by one
         due = self.call("due_page", p_stage=stage.agenda, **_keys(after, limit))
@@ -130,6 +134,18 @@ class PostgresStore:
         text = sql.SQL(where.replace("{}", "%s"))  # names were checked against the view's own
         with self._typed():
             return self._rows(query + text, values)
+
+    def clock(self) -> int:
+        """The server's time, in milliseconds since 1970."""
+        with self._typed():
+            return int(self._rows(_CLOCK, [])[0]["now_ms"])
+
+    def ends_cycle(self, error: Exception) -> bool:
+        """Whether an error is the server's or the connection's, and no candidate's."""
+        if not isinstance(error, psycopg.Error):
+            return isinstance(error, NotReady) or not isinstance(error, QinglongError)
+        code = error.sqlstate or ""
+        return self._lost() or code[:2] in NOT_A_RUNS or code == READ_ONLY
 
     def close(self) -> None:
         """Let the connection go; a closed store raises RuntimeError."""
@@ -170,7 +186,7 @@ class PostgresStore:
             self.contended += 1
             return _outcome("contended")
         except (QinglongError, psycopg.Error) as error:
-            if self._ends_cycle(error):
+            if self.ends_cycle(error):
                 raise
             with contextlib.suppress(Contended):
                 said = storable(str(error))
@@ -180,31 +196,31 @@ class PostgresStore:
             self.contended += 1
         return _outcome(**{key: value for key, value in row.items() if key != "run_id"})
 
-    def _ends_cycle(self, error: Exception) -> bool:
-        """Whether an error is the server's or the connection's, and no run's."""
-        if not isinstance(error, psycopg.Error):
-            return isinstance(error, NotReady)
-        code = error.sqlstate or ""
-        lost = self._connection is None or self._connection.closed
-        return lost or code[:2] in NOT_A_RUNS or code == READ_ONLY
-
     def _columns(self, view: str) -> list[str]:
         if view not in self._known:
-            with self._turn, self._typed(), self._open().cursor() as cursor:
-                cursor.execute(sql.SQL("select * from ql.{} limit 0").format(sql.Identifier(view)))
-                self._known[view] = [column.name for column in cursor.description or ()]
+            with self._typed():  # to plan a view, as `limit 0` does, may cost more than its rows
+                self._known[view] = [row["attname"] for row in self._rows(_COLUMNS, [f"ql.{view}"])]
         return self._known[view]
 
     def _rows(self, query: sql.SQL | sql.Composed, values: list[object]) -> list[Row]:
-        with self._turn:
-            connection = self._open()
+        with self._connected() as connection:
             try:
                 with connection.cursor() as cursor:
                     return cursor.execute(query, values).fetchall()
             except psycopg.errors.FeatureNotSupported as error:
                 if error.sqlstate == PLAN_CHANGED:
-                    self._hang_up()
+                    connection.close()
                 raise
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[psycopg.Connection[Row]]:
+        """The connection for one statement, which is a transaction."""
+        with self._turn:
+            yield self._open()
+
+    def _lost(self) -> bool:
+        """Whether the statement of this thread that raised just now has cost its connection."""
+        return self._connection is None or self._connection.closed
 
     def _hang_up(self) -> None:
         if self._connection is not None:

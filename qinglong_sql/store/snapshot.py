@@ -15,7 +15,7 @@ from pathlib import Path
 from qinglong_sql.errors import NotReady
 from qinglong_sql.limits import LOCAL_PAUSE_MS, SQLITE_BUSY_MS
 from qinglong_sql.migrate import stands_at
-from qinglong_sql.whole_file import synced
+from qinglong_sql.whole_file import owners_alone, synced
 
 STEP_PAGES = 256
 # A copy begins anew whenever somebody has written, unless a log keeps its snapshot (WAL). After
@@ -44,9 +44,11 @@ def copy_online(
 ) -> None:
     """Copy a database as it is at one moment, while others read and write it; fsynced.
 
-    `target` is new, `live` as in `reader`. `on_part` gets the pages that are done and all of them.
+    `target` is new and its owner's alone, `live` as in `reader`. `on_part` gets the pages that are
+    done and all of them.
     Raises sqlite3.Error and OSError, and what `on_part` raises; then the target is of no use.
     """
+    owners_alone(target)
     with (
         closing(reader(source, live=live)) as origin,
         closing(sqlite3.connect(target, isolation_level=None)) as copy,

@@ -36,6 +36,8 @@ WORDS = (
     "admission",
     "admission_retry",
     "schedule",
+    "schedule_trigger",
+    "schedule_fault",
     "agenda",
     "frontier",
     "task_admission",

@@ -20,7 +20,7 @@ from qinglong_sql.store.place import Place
 from qinglong_sql.store.sqlfiles import Part, Step, sqlite_steps
 from qinglong_sql.store.sqlite_error import absent, ends_cycle, name_of, typed
 from qinglong_sql.store.sqlite_functions import FUNCTIONS
-from qinglong_sql.store.sqlite_lock import begin_immediate, commit
+from qinglong_sql.store.sqlite_lock import READ_ONLY, begin_immediate, commit
 from qinglong_sql.store.sqlite_shipped import newest_revision
 from qinglong_sql.store.steps import check_params
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Profile = Literal["standalone", "edge"]
 
 FLOOR = (3, 40)
-READ_ONLY = frozenset({"due_page", "due_task_cancellations", "attempt_input", "missing_agenda"})
 # what nearly always has nothing to do, and the step that sees it without the lock
 LOOKS = {"sweep_agenda": "missing_agenda"}
 
@@ -73,6 +72,7 @@ class SqliteStore:
     """
 
     engine: Literal["sqlite", "postgres"] = "sqlite"
+    ends_cycle = staticmethod(ends_cycle)
 
     def __init__(
         self,

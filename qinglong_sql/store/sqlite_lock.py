@@ -12,6 +12,10 @@ from qinglong_sql.store.sqlite_error import name_of
 
 PATIENT_AFTER_S = 0.1  # a lock held for so long is no commit: what waits for it may be slower
 PAUSES_S = (0.001, 0.01)
+# steps that only look, and take no lock
+READ_ONLY = frozenset(
+    {"due_page", "due_task_cancellations", "attempt_input", "missing_agenda", "claim_schedule"}
+)
 COMMIT_TRIES = 6  # each waits for the busy timeout
 
 

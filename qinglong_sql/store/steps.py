@@ -37,6 +37,11 @@ _SIGNATURES: Final = {
         "request_cancel": "p_run_id p_reason p_actor",
     },
     "ql_scheduler": {
+        "claim_schedule": "p_owner p_token p_limit",
+        "commit_schedule": "p_package_key p_trigger_key p_owner p_token p_claim_version"
+        " p_state_version p_cursor_ms p_due_at_ms p_observed_at_ms p_next_at_ms p_grace_ms",
+        "sweep_schedule": "p_limit",
+        "record_trigger_fault": "p_package_key p_trigger_key p_state_version p_error",
         "due_page": f"p_stage {_PAGE}",
         "frontier_page": _PAGE,
         "advance_frontier": "p_run_id",
@@ -68,6 +73,7 @@ _SIGNATURES: Final = {
         "release_fault": "p_run_id p_stage",
         "pause_trigger": "p_package_key p_trigger_key",
         "resume_trigger": "p_package_key p_trigger_key",
+        "fire_trigger": "p_package_key p_trigger_key p_run_key",
     },
     "ql_retention": {
         "purge_runs": "p_before_ms p_limit",
@@ -82,6 +88,7 @@ STEPS: Final[dict[str, Step]] = {
 
 _MAY_BE_NULL: Final = {
     ("start_retry", "p_run_key"),
+    ("commit_schedule", "p_cursor_ms"),
     ("lease_attempts", "p_run_id"),
     ("declare_stopped", "p_follow"),
 }

@@ -45,12 +45,19 @@ select
   t.target_key,
   t.misfire,
   t.overlap,
-  (
-    select s.next_fire_at_ms
-    from trigger_schedule as s
-    where s.package_key = t.package_key and s.trigger_key = t.trigger_key
-  ) as next_fire_at_ms
-from trigger as t;
+  s.next_fire_at_ms,
+  s.due_at_ms,
+  s.updated_at_ms as since_ms,
+  s.last_scheduled_at_ms,
+  s.last_outcome,
+  s.last_run_id,
+  (select r.status from run as r where r.run_id = s.last_run_id) as last_run_status,
+  f.error as fault_error,
+  f.fault_count,
+  f.next_try_at_ms as fault_next_try_at_ms
+from trigger as t
+join trigger_schedule as s on s.package_key = t.package_key and s.trigger_key = t.trigger_key
+left join trigger_fault as f on f.package_key = t.package_key and f.trigger_key = t.trigger_key;
 
 create view run_state as
 select
@@ -63,6 +70,8 @@ select
   r.run_key,
   r.input_digest,
   r.retry_of_run_id,
+  r.trigger_key,
+  r.scheduled_at_ms,
   r.step_count,
   r.status,
   r.version,
@@ -88,6 +97,8 @@ select
   r.run_key,
   r.input_digest,
   r.retry_of_run_id,
+  r.trigger_key,
+  r.scheduled_at_ms,
   r.step_count,
   r.status,
   r.version,

@@ -366,5 +366,33 @@ from (
   select g.run_id, g.stage as entity_id from agenda as g
   union all
   select u.run_id, u.stage as entity_id from run_fault as u
+  union all
+  select y.run_id, y.trigger_key as entity_id from trigger_run as y
 ) as o
-where not exists (select 1 from run as r where r.run_id = o.run_id);
+where not exists (select 1 from run as r where r.run_id = o.run_id)
+union all
+select
+  cast(null as text) as run_id,
+  'a_trigger_is_due_when_its_cursor_says' as rule,
+  t.package_key || '/' || t.trigger_key as entity_id
+from trigger as t
+left join trigger_schedule as s
+  on s.package_key = t.package_key and s.trigger_key = t.trigger_key
+left join schedule_due as d on d.package_key = t.package_key and d.trigger_key = t.trigger_key
+where s.state_version is null or s.due_at_ms is distinct from d.due_at_ms
+union all
+select
+  r.run_id,
+  'an_open_run_is_known_to_its_trigger' as rule,
+  r.trigger_key as entity_id
+from run as r
+where r.trigger_key is not null
+  and r.finished_at_ms is null
+  and not exists (
+    select 1
+    from trigger_run as m
+    where m.run_id = r.run_id
+      and m.package_key = r.package_key
+      and m.trigger_key = r.trigger_key
+      and m.open_at_ms is not null
+  );

@@ -53,7 +53,7 @@ begin
     exit when found;
     -- false: someone else has just started it, and may purge it before we look
     if ql.admit_run(
-      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null
+      v_run_id, p_package_key, p_kind, p_target_key, p_run_key, p_input, null, null, null
     ) then
       v_outcome := 'created';
     end if;
@@ -105,7 +105,9 @@ create or replace function ql.admit_run (
   p_target_key text,
   p_run_key text,
   p_input text,
-  p_retry_of_run_id text
+  p_retry_of_run_id text,
+  p_trigger_key text,
+  p_scheduled_at_ms bigint
 )
 returns boolean
 language plpgsql
@@ -117,7 +119,7 @@ declare
 begin
   if not ql.insert_run(
     p_run_id, p_package_key, p_kind, p_target_key, p_run_key, ql.sha256_hex(p_input),
-    p_retry_of_run_id
+    p_retry_of_run_id, p_trigger_key, p_scheduled_at_ms
   ) then
     return false;
   end if;
@@ -149,7 +151,9 @@ create or replace function ql.insert_run (
   p_target_key text,
   p_run_key text,
   p_input_digest text,
-  p_retry_of_run_id text
+  p_retry_of_run_id text,
+  p_trigger_key text,
+  p_scheduled_at_ms bigint
 )
 returns boolean
 language plpgsql
@@ -207,7 +211,8 @@ begin
 
   insert into ql.run (
     run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-    deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
+    deadline_at_ms, retry_of_run_id, trigger_key, scheduled_at_ms, admitted_at_ms, status, version,
+    attempt_count, updated_at_ms
   )
   select
     p_run_id,
@@ -221,6 +226,8 @@ begin
     v_step_count,
     v_now_ms + v_timeout_ms,
     p_retry_of_run_id,
+    p_trigger_key,
+    p_scheduled_at_ms,
     v_now_ms,
     'running',
     0,

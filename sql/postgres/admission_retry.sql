@@ -68,7 +68,9 @@ begin
           v_old.target_key,
           coalesce(p_run_key, ''),
           v_old.input,
-          p_run_id
+          p_run_id,
+          null,
+          null
         )
       then
         v_outcome := 'created';

@@ -1,7 +1,7 @@
 -- GRANTS — who may do what (DESIGN §8). PUBLIC may do nothing; the groups may only execute the
 -- functions in the schema of their name, and ql_reader may select from the views.
 -- ql_authority, as whom those functions run, may change the columns below the line "moves" in
--- table.sql; history and inputs it may only add to; nothing but agenda and run_fault may it delete.
+-- table.sql; history and inputs it may only add to; only what is due, open or failed may it delete.
 -- ql_retention, as whom purge_runs runs, may delete runs with all that is theirs, and add nothing.
 -- Run again after every change of functions: it leaves everything as it says here.
 
@@ -52,6 +52,7 @@ grant select on
   ql.state_transition, ql.run_admission, ql.task_attempt_admission, ql.step_run_mutation,
   ql.live_attempt,
   ql.takeover_node, ql.takeover_alone, ql.takeover, ql.admission_effect,
+  ql.schedule_decision, ql.schedule_blocked, ql.schedule_due,
   ql.frontier_ready, ql.frontier_skip, ql.frontier_effect, ql.frontier_blocked,
   ql.task_admission_effect,
   ql.dispatch_effect,
@@ -75,8 +76,9 @@ grant usage on type ql.effect, ql.command to ql_authority;
 -- what moves
 grant select, insert on
   ql.package, ql.package_generation, ql.trigger, ql.trigger_schedule, ql.run, ql.step_run,
-  ql.task_attempt, ql.attempt_lease, ql.worker_session
+  ql.task_attempt, ql.attempt_lease, ql.worker_session, ql.trigger_run
 to ql_authority;
+grant update (open_at_ms) on ql.trigger_run to ql_authority;
 grant update (generation, base_dir, updated_at_ms) on ql.package to ql_authority;
 grant update (state, ended_at_ms) on ql.package_generation to ql_authority;
 grant update (
@@ -84,7 +86,8 @@ grant update (
 ) on ql.trigger to ql_authority;
 grant update (
   next_fire_at_ms, last_scheduled_at_ms, state_version, claim_owner, claim_token, claim_version,
-  claim_expires_at_ms, updated_at_ms
+  claim_expires_at_ms, updated_at_ms, due_at_ms, claimed_at_ms, seen_at_ms, last_outcome,
+  last_run_id
 ) on ql.trigger_schedule to ql_authority;
 grant update (
   status, version, attempt_count, cancel_requested_at_ms, cancel_reason, result_code,
@@ -108,9 +111,11 @@ grant update (
 ) on ql.worker_session to ql_authority;
 
 -- what is due, and what failed: gone when it is done
-grant select, insert, delete on ql.agenda, ql.run_fault to ql_authority;
+grant select, insert, delete on ql.agenda, ql.run_fault, ql.trigger_fault to ql_authority;
 grant update (due_at_ms) on ql.agenda to ql_authority;
 grant update (error, fault_count, first_at_ms, last_at_ms, next_try_at_ms) on ql.run_fault
+to ql_authority;
+grant update (error, fault_count, first_at_ms, last_at_ms, next_try_at_ms) on ql.trigger_fault
 to ql_authority;
 
 -- what is written once
@@ -128,6 +133,6 @@ grant select on ql.retention_due to ql_retention;
 grant select, delete on
   ql.run, ql.run_input, ql.step_run, ql.step_output, ql.task_attempt, ql.attempt_lease,
   ql.cancel_intent, ql.attempt_offer, ql.attempt_report, ql.attestation, ql.refused_report,
-  ql.run_event, ql.agenda, ql.run_fault
+  ql.run_event, ql.agenda, ql.run_fault, ql.trigger_run
 to ql_retention;
 grant update (updated_at_ms) on ql.run to ql_retention;

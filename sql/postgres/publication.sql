@@ -4,7 +4,7 @@
 -- STEP     publish_package — a manifest becomes the active generation of its package
 -- LOCKS    package, package_generation (for update: waits for starts that hold the start guard)
 -- WRITES   package, package_generation, task_revision, workflow_revision, workflow_step,
---          workflow_ancestor, trigger, trigger_schedule
+--          workflow_ancestor, trigger, trigger_schedule, trigger_fault
 -- RETURNS  published | existing
 -- RAISES   QL400, QL503
 -- REPLAY   exact while the generation is active: the same content changes nothing but base_dir
@@ -108,8 +108,8 @@ end;
 $$;
 
 -- STEP     withdraw_package — no new runs of it; existing ones go on, its triggers fire no more
--- LOCKS    package, package_generation (for update)
--- WRITES   package_generation, trigger
+-- LOCKS    package, package_generation (for update), trigger, trigger_schedule
+-- WRITES   package_generation, trigger, trigger_schedule, trigger_fault
 -- RETURNS  withdrawn | existing
 -- RAISES   QL404, QL503
 -- REPLAY   exact: a second call finds nothing active
@@ -155,11 +155,15 @@ begin
     return query select p_package_key, v_newest, 'existing';
     return;
   end if;
+  perform ql.hold_triggers(p_package_key, null);
   update ql.trigger as t
   set
     state = 'withdrawn',
     updated_at_ms = v_now_ms
   where t.package_key = p_package_key and t.state <> 'withdrawn';
+  delete from ql.trigger_fault as f
+  where f.package_key = p_package_key;
+  perform ql.set_due(p_package_key, null);
   return query select p_package_key, v_generation, 'withdrawn';
 end;
 $$;

@@ -150,7 +150,8 @@ $$;
 
 -- HELPER   set_triggers — triggers follow the newest generation; a cursor stays while the calendar
 --          stays the same, a pause stays in any case, an absent trigger is withdrawn
--- WRITES   trigger, trigger_schedule
+-- LOCKS    trigger, trigger_schedule (waits)
+-- WRITES   trigger, trigger_schedule, trigger_fault
 create or replace function ql.set_triggers (
   p_package_key text,
   p_generation bigint,
@@ -164,6 +165,10 @@ as $$
 declare
   v_now_ms bigint := ql.now_ms();
 begin
+  perform ql.hold_triggers(p_package_key, null);
+  delete from ql.trigger_fault as f
+  where f.package_key = p_package_key;
+
   update ql.trigger_schedule as s
   set
     next_fire_at_ms = null,
@@ -171,6 +176,8 @@ begin
     claim_owner = null,
     claim_token = null,
     claim_expires_at_ms = null,
+    claimed_at_ms = null,
+    seen_at_ms = null,
     updated_at_ms = v_now_ms
   from ql.trigger as t
   where s.package_key = p_package_key
@@ -231,5 +238,6 @@ begin
   where t.package_key = p_package_key
     and t.state <> 'withdrawn'
     and p_triggers -> t.trigger_key is null;
+  perform ql.set_due(p_package_key, null);
 end;
 $$;

@@ -6,7 +6,8 @@
 --          whoever waits for the run finds that it is gone
 -- READS    run; retention_due (only after the locks are held)
 -- WRITES   run_event, refused_report, attestation, attempt_report, attempt_offer, cancel_intent,
---          attempt_lease, task_attempt, step_output, step_run, run_input, agenda, run_fault, run
+--          attempt_lease, task_attempt, step_output, step_run, run_input, agenda, run_fault,
+--          trigger_run, run
 -- RETURNS  the runs that are gone, those that ended first at the top
 -- RAISES   QL400, QL503
 -- REPLAY   exact: what is gone is not found again
@@ -74,6 +75,7 @@ begin
   delete from ql.run_input as i where i.run_id = any(v_run_ids);
   delete from ql.agenda as g where g.run_id = any(v_run_ids);
   delete from ql.run_fault as f where f.run_id = any(v_run_ids);
+  delete from ql.trigger_run as m where m.run_id = any(v_run_ids);
   delete from ql.run as r where r.run_id = any(v_run_ids);
 
   return query

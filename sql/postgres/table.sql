@@ -132,12 +132,53 @@ create table ql.trigger_schedule (
   claim_version bigint not null,
   claim_expires_at_ms bigint,
   updated_at_ms bigint not null,
+  due_at_ms bigint,  -- what a claim looks for; null while the trigger is not active
+  claimed_at_ms bigint,  -- what the claim observed
+  seen_at_ms bigint,  -- since when it has been claimed again and again without a pause
+  last_outcome text collate "C",
+  last_run_id text collate "C",
   primary key (package_key, trigger_key),
   foreign key (package_key, trigger_key) references ql.trigger (package_key, trigger_key),
+  constraint last_outcome_is_known check (last_outcome in ('admitted', 'misfire', 'overlap')),
+  constraint an_admitted_occurrence_has_a_run
+    check (last_outcome <> 'admitted' or last_run_id is not null),
+  constraint a_claim_says_what_it_observed check (
+    (claim_owner is null) = (claimed_at_ms is null)
+    and (claim_owner is null) = (seen_at_ms is null)
+  ),
   constraint a_claim_is_whole_or_absent check (
     (claim_owner is null) = (claim_token is null)
     and (claim_owner is null) = (claim_expires_at_ms is null)
   )
+);
+
+create index trigger_due on ql.trigger_schedule (due_at_ms, package_key, trigger_key)
+where due_at_ms is not null;
+create index trigger_settled on ql.trigger_schedule (updated_at_ms) where due_at_ms is not null;
+create index trigger_claimed on ql.trigger_schedule (claim_token) where claim_token is not null;
+
+create table ql.trigger_run (
+  run_id text collate "C" primary key,
+  package_key text collate "C" not null,
+  trigger_key text collate "C" not null,
+  -- moves
+  open_at_ms bigint  -- null once a decision has found that the run has ended
+);
+
+create index trigger_run_open on ql.trigger_run (package_key, trigger_key, run_id)
+where open_at_ms is not null;
+
+create table ql.trigger_fault (
+  package_key text collate "C" not null,
+  trigger_key text collate "C" not null,
+  -- moves
+  error text not null,
+  fault_count bigint not null,
+  first_at_ms bigint not null,
+  last_at_ms bigint not null,
+  next_try_at_ms bigint not null,
+  primary key (package_key, trigger_key),
+  constraint trigger_fault_error_fits check (octet_length(error) <= 2048)
 );
 
 create table ql.run (

@@ -61,7 +61,8 @@ cross join run as r on r.run_id = a.run_id;
 --          when it is there already
 insert into run (
   run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
-  deadline_at_ms, retry_of_run_id, admitted_at_ms, status, version, attempt_count, updated_at_ms
+  deadline_at_ms, retry_of_run_id, trigger_key, scheduled_at_ms, admitted_at_ms, status, version,
+  attempt_count, updated_at_ms
 )
 select
   a.run_id,
@@ -75,6 +76,8 @@ select
   t.step_count,
   :now_ms + t.timeout_ms,
   a.retry_of_run_id,
+  a.trigger_key,
+  a.scheduled_at_ms,
   :now_ms,
   'running',
   0,

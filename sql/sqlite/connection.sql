@@ -127,7 +127,20 @@ create temp table admission (
   run_key text,
   input text,
   retry_of_run_id text,
+  trigger_key text,
+  scheduled_at_ms integer,
   outcome text not null
+) strict;
+
+-- what becomes of the occurrence that a commit is about
+create temp table occurrence (
+  package_key text not null,
+  trigger_key text not null,
+  outcome text not null,
+  disposition text,
+  cause text,
+  run_id text,
+  next_fire_at_ms integer
 ) strict;
 
 create temp table publication (

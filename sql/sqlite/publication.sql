@@ -4,7 +4,7 @@
 -- STEP     publish_package — store a manifest, unless it is the active one already
 -- LOCKS    the database (begin immediate, by the caller)
 -- WRITES   package, package_generation, task_revision, workflow_revision, workflow_step,
---          workflow_ancestor, trigger, trigger_schedule
+--          workflow_ancestor, trigger, trigger_schedule, trigger_fault
 -- RETURNS  published | existing
 -- RAISES   QL400
 -- REPLAY   exact while the generation is active: the same content changes nothing but base_dir
@@ -95,7 +95,7 @@ from temp.publication as m;
 
 -- STEP     withdraw_package — no new runs; those that exist continue
 -- LOCKS    the database (begin immediate, by the caller)
--- WRITES   package_generation, trigger
+-- WRITES   package_generation, trigger, trigger_schedule, trigger_fault
 -- RETURNS  withdrawn | existing
 -- RAISES   QL404
 -- REPLAY   exact
@@ -124,6 +124,11 @@ set
   state = 'withdrawn',
   updated_at_ms = :now_ms
 where package_key = :p_package_key and state <> 'withdrawn';
+
+delete from trigger_fault
+where package_key = :p_package_key;
+
+-- CALL     set_due
 
 select
   :p_package_key as package_key,

@@ -165,6 +165,8 @@ set
   claim_owner = null,
   claim_token = null,
   claim_expires_at_ms = null,
+  claimed_at_ms = null,
+  seen_at_ms = null,
   updated_at_ms = :now_ms
 from temp.publication as m
 cross join json_each(m.manifest, '$.triggers') as j
@@ -234,3 +236,8 @@ where package_key = :p_package_key
     from temp.publication as m
     cross join json_each(m.manifest, '$.triggers') as j
   );
+
+delete from trigger_fault
+where package_key = :p_package_key and (select m.outcome from temp.publication as m) = 'published';
+
+-- CALL     set_due

@@ -60,6 +60,8 @@ delete from agenda where run_id in (select c.run_id from temp.chosen as c);
 
 delete from run_fault where run_id in (select c.run_id from temp.chosen as c);
 
+delete from trigger_run where run_id in (select c.run_id from temp.chosen as c);
+
 select c.run_id
 from temp.chosen as c
 order by c.due_at_ms, c.run_id;

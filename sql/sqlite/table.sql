@@ -133,12 +133,52 @@ create table trigger_schedule (
   claim_version integer not null,
   claim_expires_at_ms integer,
   updated_at_ms integer not null,
+  due_at_ms integer,  -- what a claim looks for; null while the trigger is not active
+  claimed_at_ms integer,  -- what the claim observed
+  seen_at_ms integer,  -- since when it has been claimed again and again without a pause
+  last_outcome text,
+  last_run_id text,
   primary key (package_key, trigger_key),
   foreign key (package_key, trigger_key) references trigger (package_key, trigger_key),
+  constraint last_outcome_is_known check (last_outcome in ('admitted', 'misfire', 'overlap')),
+  constraint an_admitted_occurrence_has_a_run
+    check (last_outcome <> 'admitted' or last_run_id is not null),
+  constraint a_claim_says_what_it_observed check (
+    (claim_owner is null) = (claimed_at_ms is null)
+    and (claim_owner is null) = (seen_at_ms is null)
+  ),
   constraint a_claim_is_whole_or_absent check (
     (claim_owner is null) = (claim_token is null)
     and (claim_owner is null) = (claim_expires_at_ms is null)
   )
+) strict, without rowid;
+
+create index trigger_due on trigger_schedule (due_at_ms, package_key, trigger_key)
+where due_at_ms is not null;
+create index trigger_settled on trigger_schedule (updated_at_ms) where due_at_ms is not null;
+
+create table trigger_run (
+  run_id text primary key,
+  package_key text not null,
+  trigger_key text not null,
+  -- moves
+  open_at_ms integer  -- null once a decision has found that the run has ended
+) strict, without rowid;
+
+create index trigger_run_open on trigger_run (package_key, trigger_key, run_id)
+where open_at_ms is not null;
+
+create table trigger_fault (
+  package_key text not null,
+  trigger_key text not null,
+  -- moves
+  error text not null,
+  fault_count integer not null,
+  first_at_ms integer not null,
+  last_at_ms integer not null,
+  next_try_at_ms integer not null,
+  primary key (package_key, trigger_key),
+  constraint trigger_fault_error_fits check (length(cast(error as blob)) <= 2048)
 ) strict, without rowid;
 
 create table run (

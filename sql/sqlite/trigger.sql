@@ -23,6 +23,16 @@ begin
   select raise(abort, 'QL500 a schedule keeps its key');
 end;
 
+create trigger trigger_run_keeps before update of run_id, package_key, trigger_key on trigger_run
+begin
+  select raise(abort, 'QL500 a run stays that of its trigger');
+end;
+
+create trigger trigger_fault_keeps before update of package_key, trigger_key on trigger_fault
+begin
+  select raise(abort, 'QL500 a fault keeps its trigger');
+end;
+
 create trigger run_keeps
 before update of
   run_id, package_key, generation, kind, target_key, target_id, run_key, input_digest, step_count,
@@ -316,6 +326,12 @@ create trigger step_run_goes_with_its_run before delete on step_run
 when exists (select 1 from run as r where r.run_id = old.run_id)
 begin
   select raise(abort, 'QL500 a step goes only with its run');
+end;
+
+create trigger trigger_run_goes_with_its_run before delete on trigger_run
+when exists (select 1 from run as r where r.run_id = old.run_id)
+begin
+  select raise(abort, 'QL500 a run stays that of its trigger');
 end;
 
 create trigger task_attempt_goes_with_its_run before delete on task_attempt

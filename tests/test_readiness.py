@@ -1,0 +1,524 @@
+"""A PostgreSQL database that is not exactly as shipped, or a login that may too much or too little,
+is refused with words that name the object and the way out (DESIGN §7, §8)."""
+
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from qinglong_sql import migrate, readiness
+from qinglong_sql.errors import MESSAGE_CHARS, NotReady
+from qinglong_sql.readiness import CONTROL_GROUPS, Unready, assert_ready, assert_shipped
+from qinglong_sql.store import catalog
+from scripts import shipped
+from tests import engines
+from tests.clusters import Cluster
+from tests.engines import NEWEST
+from tests.server import SQL_ROOT, Server, dsn, stop, tool
+from tests.shell import Shell
+
+Connection = psycopg.Connection[Any]
+LOGIN = f"control_{os.getpid()}"
+STRANGER = f"stranger_{os.getpid()}"
+OLD_TEXT = "execute replace(pg_get_functiondef('{}'::regprocedure), '{}', '{}')"
+
+
+def anew(function: str, before: str, after: str) -> str:
+    """Make a function again with some of its text replaced."""
+    text = OLD_TEXT.format(function, before.replace("'", "''"), after.replace("'", "''"))
+    return f"do $x$ begin {text}; end $x$"
+
+
+# What is done to a database, and what is said of it.
+OBJECTS = {
+    "a view is gone": ("drop view ql.violation", "view ql.violation is missing: make it as"
+        " sql/decision/violation.sql has it"),
+    "a view is added": ("create view ql.mine as select 1 as x", "view ql.mine is not ours: drop"),
+    "a view reads less": (
+        "do $$ begin execute 'create or replace view ql.fault_state as '"
+        " || rtrim(pg_get_viewdef('ql.fault_state'), ';') || ' limit 5'; end $$",
+        "view ql.fault_state: definition is changed: make it as sql/decision/reading.sql has it"),
+    "a view checks its reader": ("alter view ql.run_state set (security_invoker = true)",
+        "view ql.run_state: option is security_invoker=true, not unset"),
+    "a body": (anew("ql.lock_run(text)", "skip locked", "nowait"),
+        "function ql.lock_run(p_run_id text): body is changed: make it as sql/postgres/schema.sql"),
+    "a clock": ("create or replace function ql.now_ms() returns bigint language sql as 'select 1'",
+        "function ql.now_ms(): body is changed"),
+    "a function is gone": ("drop function ql_worker.attempt_input(text, text)",
+        "function ql_worker.attempt_input(p_attempt_id text, p_token text) is missing"),
+    "a function is added": ("create function ql_worker.mine() returns int language sql as"
+        " 'select 1'", "function ql_worker.mine() is not ours"),
+    "a function has a namesake": ("create function ql.now_ms(p_x int) returns int language sql as"
+        " 'select 1'", "function ql.now_ms(p_x integer) is not ours"),
+    "a procedure is added": ("create procedure ql.mine() language sql as 'select 1'",
+        "procedure ql.mine() is not ours"),
+    "a volatility": ("alter function ql.lock_run(text) stable",
+        "function ql.lock_run(p_run_id text): volatility is stable, not volatile"),
+    "a definer": ("alter function ql_scheduler.recover_run(text) security invoker",
+        "recover_run(p_run_id text): security is unset, not definer"),
+    "an owner": ("alter function ql_scheduler.recover_run(text) owner to postgres",
+        "recover_run(p_run_id text): owner is postgres, not ql_authority"),
+    "a set clause": ("alter function ql_scheduler.recover_run(text) set lock_timeout = '9s'",
+        "recover_run(p_run_id text): set clause is "),
+    "a path": ("alter function ql_scheduler.recover_run(text) reset search_path",
+        "recover_run(p_run_id text): set clause is "),
+    "a strict function": ("alter function ql.lock_run(text) strict",
+        "function ql.lock_run(p_run_id text): strict is yes, not unset"),
+    "a parallel function": ("alter function ql.lock_run(text) parallel safe", "parallel is safe"),
+    "a cost": ("alter function ql.lock_run(text) cost 7", "cost is 7, not unset"),
+    "a number of rows": ("alter function ql_worker.attempt_input rows 7", "rows is 7, not unset"),
+    "a result": ("drop function ql.is_object(text); create function ql.is_object(p_text text)"
+        " returns int language sql as 'select 1'", "p_text text): result is integer, not boolean"),
+    "an index that is not valid": ("set local allow_system_table_mods = on; update pg_index set"
+        " indisvalid = false where indexrelid = 'ql.agenda_due'::regclass",
+        "index ql.agenda_due: state is not valid, not unset"),
+    "a leakproof function": ("alter function ql.lock_run(text) leakproof", "leakproof is yes"),
+    "a parameter's default": (anew("ql.lock_run(text)", "p_run_id text)", "p_run_id text = 'x')"),
+        "function ql.lock_run(p_run_id text): parameter list is changed"),
+    "a column is added": ("alter table ql.run add x int",
+        "table ql.run: column x is not ours: make it as sql/postgres/table.sql has it"),
+    "a column is gone": ("alter table ql.trigger_schedule rename claim_token to x",
+        "table ql.trigger_schedule: column claim_token is missing"),
+    "a type of a column": ("alter table ql.attempt_report alter output type varchar(999)",
+        "table ql.attempt_report: column output is "),
+    "a collation": ('alter table ql.attempt_report alter output type text collate "POSIX"',
+        "text collate POSIX, not "),
+    "a column may be null": ("alter table ql.run alter status drop not null",
+        "table ql.run: column status is 15. text collate C, not 15. text not null collate C"),
+    "a default": ("alter table ql.run alter status set default 'running'",
+        "table ql.run: default of status is not ours"),
+    "a constraint is gone": ("alter table ql.run drop constraint run_attempts_within_bounds",
+        "constraint run_attempts_within_bounds on ql.run is missing: make it as sql/postgres/tab"),
+    "a constraint is added": ("alter table ql.run add constraint mine check (version > -5)",
+        "constraint mine on ql.run is not ours"),
+    "a constraint": ("alter table ql.run drop constraint run_attempts_within_bounds,"
+        " add constraint run_attempts_within_bounds"
+        " check (attempt_count < 9)",
+        "constraint run_attempts_within_bounds on ql.run: definition is changed"),
+    "a constraint that nobody checked": ("alter table ql.run add constraint mine check"
+        " (version > 5) not valid", "constraint mine on ql.run is not ours"),
+    "a foreign key is not enforced": ("alter table ql.step_run disable trigger all",
+        "ql.step_run: enforcement is disabled, not unset"),
+    "a foreign key of others": ("create table public.x (r text references ql.run)",
+        "which is not ours but refers to ql.run is not ours"),
+    "an index is gone": ("drop index ql.agenda_due", "index ql.agenda_due is missing"),
+    "an index is added": ("create index mine on ql.run (status)", "index ql.mine is not ours"),
+    "an index": ("drop index ql.agenda_due; create index agenda_due on ql.agenda (due_at_ms)",
+        "index ql.agenda_due: definition is changed"),
+    "a trigger": ("create trigger mine before update on ql.run for each row execute function"
+        " suppress_redundant_updates_trigger()", "trigger mine on ql.run is not ours: drop it"),
+    "a rule": ("create rule mine as on delete to ql.run do instead nothing",
+        "rule mine on ql.run is not ours"),
+    "a rule of a view": ("create rule mine as on insert to ql.run_state do instead nothing",
+        "rule mine on ql.run_state is not ours: drop it"),
+    "a policy": ("create policy mine on ql.run", "policy mine on ql.run is not ours"),
+    "row security": ("alter table ql.run enable row level security",
+        "table ql.run: row security is on, not unset"),
+    "a child table": ("create table public.x () inherits (ql.run)",
+        "table public.x, which inherits ql.run is not ours"),
+    "a table is added": ("create table ql.mine (x int)", "table ql.mine is not ours"),
+    "a table is not logged": ("alter table ql.worker_session set unlogged",
+        "table ql.worker_session: persistence is unlogged, not unset"),
+    "a fillfactor": ("alter table ql.run set (fillfactor = 100)",
+        "table ql.run: option is fillfactor=100, not fillfactor=70"),
+    "an owner of a table": (f"alter table ql.run owner to {STRANGER}",
+        f"table ql.run: owner is {STRANGER}, not ql_migrator"),
+    "a sequence is added": ("create sequence ql.mine", "sequence ql.mine is not ours"),
+    "a type is added": ("create type ql.mine as enum ('a')", "type ql.mine is not ours"),
+    "an attribute of a type": ("alter type ql.effect add attribute x int",
+        "type ql.effect: column x is not ours"),
+    "an operator is added": ("create operator ql.=== (leftarg = int, rightarg = int, function ="
+        " int4eq)", "operator ql.===(integer,integer) is not ours"),
+    "a schema is added": ("create schema ql_mine", "schema ql_mine is not ours: drop or rename it"),
+    "a schema is gone": ("drop schema ql_retention cascade", "schema ql_retention is missing"),
+    "an owner of a schema": ("alter schema ql_worker owner to ql_migrator",
+        "schema ql_worker: owner is ql_migrator, not ql_authority"),
+    "everything is gone": (f"drop schema {', '.join(migrate.SCHEMAS)} cascade",
+        "has no schema of ours: `qinglong-sql migrate`"),
+}  # fmt: skip
+RIGHTS = {
+    "a table is read": (f"grant select on ql.run to {STRANGER}",
+        f"table ql.run: {STRANGER} has SELECT too many: revoke select on ql.run from {STRANGER}"),
+    "a column is written": (f"grant update (status) on ql.run to {STRANGER}",
+        f"{STRANGER} has UPDATE (status) too many: revoke update (status) on ql.run from"),
+    "a group writes": ("grant insert on ql.agenda to ql_scheduler",
+        "table ql.agenda: ql_scheduler has INSERT too many"),
+    "authority writes what is kept": ("grant update (run_key) on ql.run to ql_authority",
+        "table ql.run: ql_authority has UPDATE (run_key) too many"),
+    "everyone executes": ("grant execute on function ql_worker.attempt_input to public",
+        "PUBLIC has EXECUTE too many: revoke execute on function ql_worker.attempt_input("),
+    "everyone finds": ("grant usage on schema ql to public", "schema ql: PUBLIC has USAGE too many:"
+        " revoke usage on schema ql from PUBLIC"),
+    "a group makes": ("grant create on schema ql_worker to ql_worker",
+        "schema ql_worker: ql_worker has CREATE too many"),
+    "a group gives on": ("grant select on ql.run_state to ql_reader with grant option",
+        "ql_reader has SELECT with grant option too many: revoke grant option for select on"),
+    "a type is used": (f"grant usage on type ql.effect to {STRANGER}",
+        f"type ql.effect: {STRANGER} has USAGE too many"),
+    "a row type is used": (f"grant usage on type ql.run to {STRANGER}",
+        "row type ql.run is not ours: no one has rights on it as shipped"),
+    "a view is not read": ("revoke select on ql.run_state from ql_reader",
+        "view ql.run_state: ql_reader lacks SELECT: grant select on ql.run_state to ql_reader"),
+    "a column is not written": ("revoke update (status) on ql.run from ql_authority",
+        "table ql.run: ql_authority lacks UPDATE (status): grant update (status) on ql.run to"),
+    "a step is not called": ("revoke execute on function ql_scheduler.recover_run from"
+        " ql_scheduler", "ql_scheduler lacks EXECUTE: grant execute on function ql_scheduler."),
+    "a schema is not found": ("revoke usage on schema ql_scheduler from ql_scheduler",
+        "schema ql_scheduler: ql_scheduler lacks USAGE"),
+    "an owner has not all": ("revoke delete on ql.run from ql_migrator",
+        "table ql.run: ql_migrator lacks DELETE"),
+    "what will be made is given": (f"alter default privileges in schema ql grant select on tables"
+        f" to {STRANGER}", "default privileges of postgres in ql is not ours: take them back"),
+    "what ql_migrator makes is given": ("alter default privileges for role ql_migrator revoke"
+        " execute on functions from public", "default privileges of ql_migrator is not ours"),
+}  # fmt: skip
+ROLES = {
+    "authority logs in": ("alter role ql_authority login",
+        "role ql_authority: login is yes, not unset: make it as sql/postgres/role.sql has it"),
+    "the migrator is mighty": ("alter role ql_migrator superuser", "role ql_migrator: superuser"),
+    "a group is in a group": ("grant ql_operator to ql_worker",
+        "role ql_worker: membership is ql_operator, not unset"),
+    "a stranger is authority": (f"grant ql_authority to {STRANGER}",
+        f"role ql_authority: member is ql_migrator, {STRANGER}, not ql_migrator"),
+    "the migrator is not authority": ("revoke ql_authority from ql_migrator",
+        "role ql_migrator: membership is ql_retention, not ql_authority, ql_retention"),
+}  # fmt: skip
+LOGINS = {
+    "too many groups": (f"grant ql_worker to {LOGIN}", f"login {LOGIN} is a member of ql_worker,"
+        f" which it does not need: revoke ql_worker from {LOGIN}"),
+    "too many by another": (f"grant ql_operator to {STRANGER}; grant {STRANGER} to {LOGIN}",
+        "is a member of ql_operator, which it does not need"),
+    "reads everything": (f"grant pg_read_all_data to {LOGIN}", "is a member of pg_read_all_data"),
+    "is the owner": (f"grant ql_migrator to {LOGIN}", "is a member of ql_authority, which"),
+    "a superuser": (f"alter role {LOGIN} superuser", f"login {LOGIN} is a superuser: alter role"
+        f" {LOGIN} nosuperuser"),
+    "becomes a superuser": (f"alter role {STRANGER} superuser; grant {STRANGER} to {LOGIN}",
+        f"login {LOGIN} may become {STRANGER}, which is a superuser"),
+    "creates roles": (f"alter role {LOGIN} createrole", f"login {LOGIN} may create roles"),
+    "passes by": (f"alter role {LOGIN} bypassrls", f"login {LOGIN} passes by row security"),
+    "replicates": (f"alter role {LOGIN} replication", f"login {LOGIN} may replicate"),
+    "owns the database": (f"do $$ begin execute format('alter database %I owner to {LOGIN}',"
+        " current_database()); end $$", f"login {LOGIN} owns this database: alter database ql_"),
+    "owns a table": (f"alter table ql.run owner to {LOGIN}", f"table ql.run: owner is {LOGIN}"),
+    "a group is missing": (f"revoke ql_reader from {LOGIN}", f"login {LOGIN} lacks the rights of"
+        f" ql_reader: grant ql_reader to {LOGIN}"),
+    "no group at all": (f"revoke ql_reader, ql_scheduler from {LOGIN}", "the rights of"
+        " ql_scheduler: grant ql_scheduler to"),
+}  # fmt: skip
+SPOILED = OBJECTS | RIGHTS | ROLES | LOGINS
+# What a DBA may do without asking.
+FREE = {
+    "autovacuum": "alter table ql.run set (autovacuum_vacuum_scale_factor = 0.01)",
+    "a comment": "comment on table ql.run is 'mine'",
+    "a target of statistics": "alter table ql.run alter status set statistics 500",
+    "a view elsewhere": "create view public.mine as select * from ql.run_state",
+    "a schema of others": "create schema qlx; create table qlx.run (run_id text)",
+    "a DBA who migrates": f"grant ql_migrator to {STRANGER}",
+    "a team of logins": f"grant {STRANGER} to {LOGIN}",
+    "one more reader": f"grant ql_reader to {STRANGER}",
+}
+
+
+@pytest.fixture(scope="module")
+def doors() -> Iterator[dict[Server, tuple[str, Connection]]]:
+    """A database of each server that all spoilings share, since each is rolled back."""
+    made: dict[Server, tuple[str, Connection]] = {}
+    yield made
+    for server, (url, dba) in made.items():
+        dba.execute(f"drop role {LOGIN}, {STRANGER}".encode())
+        dba.close()
+        engines.drop_postgres(server, url)
+
+
+@pytest.fixture
+def door(postgres_server: Server, doors: dict[Server, tuple[str, Connection]]) -> tuple[str, Any]:
+    """The shared database, and its DBA; roles for a control process and for somebody else."""
+    if postgres_server not in doors:
+        url = engines.fresh_postgres(postgres_server)
+        dba = psycopg.connect(url, autocommit=True)
+        for name in (LOGIN, STRANGER):
+            dba.execute(f"create role {name} login".encode())
+        dba.execute(f"grant {', '.join(CONTROL_GROUPS)} to {LOGIN}".encode())
+        doors[postgres_server] = url, dba
+    return doors[postgres_server]
+
+
+@pytest.fixture
+def dba(door: tuple[str, Connection]) -> Connection:
+    return door[1]
+
+
+def spoil(dba: Connection, text: str) -> Unready | None:
+    """Do it, ask as the login of a control process, and undo it."""
+    said = None
+    with dba.transaction(force_rollback=True):
+        dba.execute(text.encode())
+        dba.execute(f"set local session authorization {LOGIN}".encode())
+        try:
+            assert_ready(dba, CONTROL_GROUPS)
+        except Unready as error:
+            said = error
+    return said
+
+
+def as_login(server: Server, url: str, **how: Any) -> Connection:
+    return psycopg.connect(dsn(server, url.rsplit("/", 1)[1], LOGIN), **how)
+
+
+def installed(server: Server, url: str, revision: str = "head") -> None:
+    """Both are done in an empty database: role.sql by a DBA, and the migrations."""
+    role = str(SQL_ROOT / "postgres" / "role.sql")
+    tool(server, "psql", "-Xq", "-v", "ON_ERROR_STOP=1", "-d", url, "-f", role)
+    migrate.upgrade(url, revision)
+
+
+@pytest.mark.parametrize(("text", "words"), SPOILED.values(), ids=SPOILED.keys())
+def test_what_is_not_as_shipped_is_refused_with_its_name(
+    dba: Connection, text: str, words: str
+) -> None:
+    error = spoil(dba, text)
+    assert error is not None, "nothing was found"
+    told = [str(error), *error.wrong]
+    assert any(words in one for one in told), told
+    assert str(error).startswith("QL503 ") and len(str(error)) <= MESSAGE_CHARS + 10
+    assert error.wrong[0] in str(error)
+
+
+@pytest.mark.parametrize("text", FREE.values(), ids=FREE.keys())
+def test_what_a_dba_may_do_is_no_difference(dba: Connection, text: str) -> None:
+    error = spoil(dba, text)
+    assert error is None, error
+
+
+def test_one_change_is_told_once(dba: Connection) -> None:
+    """Else a message is full before it says all."""
+    for name in ("a body", "a view reads less", "a column is added", "a table is read"):
+        error = spoil(dba, SPOILED[name][0])
+        assert error is not None and len(error.wrong) == 1, error
+
+
+def test_many_differences_are_counted(dba: Connection) -> None:
+    error = spoil(dba, f"grant select on all tables in schema ql to {STRANGER}")
+    assert error is not None and len(error.wrong) > 60
+    named = str(error).count(" too many: revoke")
+    assert named > 3 and str(error).endswith(f"; and {len(error.wrong) - named} more")
+
+
+def test_what_the_manifest_installs_is_as_shipped(
+    postgres_server: Server, door: tuple[str, Connection]
+) -> None:
+    """As the unprivileged login, whatever its session is like, and the session stays as it was."""
+    with as_login(postgres_server, door[0], row_factory=dict_row) as connection:
+        connection.execute("set search_path = ql, public; set quote_all_identifiers = on")
+        connection.commit()
+        found = assert_ready(connection, CONTROL_GROUPS)
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        assert connection.execute("show search_path").fetchone() == {"search_path": "ql, public"}
+    assert found.server == postgres_server.binaries.version
+    assert (found.writable, found.revision, found.not_compared) == (True, None, ())
+    state = readiness.shipped_state()
+    unstamped = [name for name in state["objects"] if migrate.VERSION_SCHEMA not in name]
+    assert found.object_count == len(unstamped) > 350
+    assert str(found) == f"{len(unstamped)} objects, bodies and rights are the shipped ones"
+
+
+def test_what_the_migrations_install_is_as_shipped(
+    postgres_server: Server, empty_dsn: str, dba: Connection
+) -> None:
+    """A login may not see the stamp; somebody who may write it is one too many."""
+    installed(postgres_server, empty_dsn)
+    with as_login(postgres_server, empty_dsn, autocommit=True) as connection:
+        found = assert_ready(connection, CONTROL_GROUPS)
+        assert (found.revision, found.object_count) == (
+            None, len(readiness.shipped_state()["objects"])
+        )  # fmt: skip
+    with psycopg.connect(empty_dsn, autocommit=True) as admin:
+        assert assert_shipped(admin).revision == NEWEST
+        with pytest.raises(Unready, match="login postgres is a superuser"):
+            assert_ready(admin, CONTROL_GROUPS)
+        text = f"grant update on {migrate.VERSION_SCHEMA}.alembic_version to {STRANGER}"
+        assert "has UPDATE too many" in str(spoil(admin, text))
+        text = f"update {migrate.VERSION_SCHEMA}.alembic_version set version_num = '0999'"
+        with admin.transaction(force_rollback=True):
+            admin.execute(text.encode())
+            with pytest.raises(Unready, match=f"revision 0999, and this release knows {NEWEST}"):
+                assert_shipped(admin)
+
+
+def test_an_older_revision_is_told_to_whoever_asks(
+    postgres_server: Server, empty_dsn: str, dba: Connection
+) -> None:
+    """The stamp says it to a DBA; to a login, the objects that are there."""
+    installed(postgres_server, empty_dsn, "0001")
+    words = f"QL503 the database stands at revision 0001, and {NEWEST} is the newest:"
+    with as_login(postgres_server, empty_dsn, autocommit=True) as connection:
+        with pytest.raises(Unready) as caught:
+            assert_ready(connection, CONTROL_GROUPS)
+        assert str(caught.value) == f"{words} `qinglong-sql migrate`"
+    with psycopg.connect(empty_dsn, autocommit=True) as admin:
+        with pytest.raises(Unready, match=words):
+            assert_shipped(admin)
+
+
+def test_a_database_of_somebody_else_has_no_schema_of_ours(
+    postgres_server: Server, empty_dsn: str, dba: Connection
+) -> None:
+    with as_login(postgres_server, empty_dsn, autocommit=True) as connection:
+        with pytest.raises(Unready, match="has no schema of ours: `qinglong-sql migrate`"):
+            assert_ready(connection, CONTROL_GROUPS)
+
+
+def test_a_read_only_server_is_refused_before_anything_else(
+    postgres_server: Server, empty_dsn: str, dba: Connection
+) -> None:
+    name = empty_dsn.rsplit("/", 1)[1]
+    dba.execute(f"alter database {name} set default_transaction_read_only = on".encode())
+    with as_login(postgres_server, empty_dsn, autocommit=True) as connection:
+        with pytest.raises(NotReady) as caught:
+            assert_ready(connection, CONTROL_GROUPS)
+        assert "sessions are read-only here (default_transaction_read_only)" in str(caught.value)
+        assert f"alter database {name} reset" in str(caught.value)
+        with pytest.raises(Unready, match="no schema of ours"):  # people may look at a standby
+            assert_shipped(connection)
+
+
+@pytest.mark.parametrize("majors", [range(10, 15), range(19, 21)])
+def test_a_server_of_another_version_is_refused(
+    door: tuple[str, Connection], monkeypatch: pytest.MonkeyPatch, majors: range
+) -> None:
+    """There is none here, so the range moves instead of the server."""
+    monkeypatch.setattr(readiness, "MAJORS", majors)
+    said = f"use one from {majors[0]} to {majors[-1]}"
+    error = spoil(door[1], "select 1")
+    assert error is not None and str(error).startswith("QL503 the server is PostgreSQL 1")
+    assert str(error).endswith(said)
+
+
+def test_readiness_is_for_15_to_18() -> None:
+    assert list(readiness.MAJORS) == [15, 16, 17, 18]
+
+
+def test_a_standby_is_refused(request: pytest.FixtureRequest) -> None:
+    """It is one that follows nobody."""
+    cluster = Cluster(Path(tempfile.gettempdir()), {})
+    made = cluster.made
+    request.addfinalizer(lambda: stop(cluster.made))
+    made.child.send_signal(signal.SIGINT)
+    made.child.wait()
+    sign = made.scratch / "data" / "standby.signal"
+    sign.touch()
+    os.chown(sign, (made.scratch / "data").stat().st_uid, -1)
+    cluster.restart()
+    with psycopg.connect(cluster.address, autocommit=True) as connection:
+        with pytest.raises(Unready, match="the server is in recovery, a standby: let the DSN lead"):
+            assert_ready(connection, CONTROL_GROUPS)
+
+
+def test_people_may_look_with_any_login(
+    postgres_server: Server, door: tuple[str, Connection]
+) -> None:
+    name = door[0].rsplit("/", 1)[1]
+    with psycopg.connect(dsn(postgres_server, name, STRANGER), autocommit=True) as connection:
+        assert assert_shipped(connection) == assert_shipped(door[1])
+
+
+def test_a_right_that_must_be_put_on_is_none(dba: Connection) -> None:
+    text = f"alter role {LOGIN} noinherit"
+    if dba.info.server_version >= 160000:
+        text = f"grant ql_reader to {LOGIN} with inherit false"
+    error = spoil(dba, text)
+    assert error is not None and "lacks the rights of ql_reader" in str(error)
+
+
+def test_a_migration_that_runs_is_not_waited_for(
+    postgres_server: Server, door: tuple[str, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert catalog._STAND.count("'lock_timeout', '5s'") == 1
+    monkeypatch.setattr(catalog, "_STAND", catalog._STAND.replace("'5s'", "'20ms'"))
+    with as_login(postgres_server, door[0], autocommit=True) as connection:
+        with door[1].transaction():
+            door[1].execute("lock table ql.run in access exclusive mode")
+            with pytest.raises(NotReady, match="being changed, by a migration perhaps: look again"):
+                assert_ready(connection, CONTROL_GROUPS)
+        assert_ready(connection, CONTROL_GROUPS)
+
+
+# -- majors
+
+
+def test_what_a_major_prints_is_not_compared_where_nobody_knows_it(
+    dba: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stored still is: rights, columns, and what a view reads."""
+    state = json.loads(json.dumps(readiness.shipped_state()))
+    here = str(dba.info.server_version // 10_000)
+    printed = {name: one["printed"] for name, one in state["objects"].items() if "printed" in one}
+    unknown = [name for name, one in printed.items() if isinstance(one.get("definition"), dict)]
+    assert len(unknown) > 20 and "view ql.run_state" in unknown
+    for name in unknown:
+        del printed[name]["definition"][here]
+    monkeypatch.setattr(readiness, "shipped_state", lambda: state)
+    found = assert_shipped(dba)
+    assert set(found.not_compared) == set(unknown)
+    assert f"of {len(unknown)} only columns, rights and what they read was compared" in str(found)
+    same = "do $$ begin execute 'create or replace view ql.{0} as '"
+    same += " || rtrim(pg_get_viewdef('ql.{0}'), ';') || ' {1}'; end $$"
+    assert spoil(dba, same.format("fault_state", "limit 5")) is None
+    reads = spoil(dba, same.format("fault_state", "where exists (select from ql.package)"))
+    assert reads is not None and "view ql.fault_state: what it reads is changed" in str(reads)
+    assert spoil(dba, SPOILED["a view is not read"][0]) is not None
+
+
+def test_only_of_views_may_a_major_be_unknown() -> None:
+    """What they read is compared in place of their text; before a release it should be measured,
+    with PG_BINDIR=…/16/bin:…/17/bin python -m scripts.golden."""
+    objects = readiness.shipped_state()["objects"]
+    unknown = [name for name, one in objects.items() if not shipped.is_complete(one)]
+    assert [name for name in unknown if not name.startswith("view ")] == []
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "kept"),
+    [
+        ({15: "a", 18: "b"}, {"15": "a", "16": "c", "17": "c", "18": "b"},
+         {"15": "a", "16": "c", "17": "c", "18": "b"}),
+        ({15: "a", 18: "x"}, {"15": "a", "16": "c", "17": "c", "18": "b"}, {"15": "a", "18": "x"}),
+        ({18: "b"}, {"15": "a", "16": "c", "17": "c", "18": "b"},
+         {"15": "a", "16": "c", "17": "c", "18": "b"}),
+        ({18: "x"}, {"15": "a", "16": "c", "17": "c", "18": "b"}, {"18": "x"}),
+        ({15: "a", 18: "a"}, {}, "a"),
+        ({15: "a", 18: "b"}, "a", {"15": "a", "18": "b"}),
+        ({18: "a"}, "a", "a"),
+        ({18: "b"}, "a", {"18": "b"}),
+        ({15: "a", 16: "c", 17: "a", 18: "a"}, {}, {"15": "a", "16": "c", "17": "a", "18": "a"}),
+    ],
+)  # fmt: skip
+def test_what_an_absent_major_prints_is_kept_while_the_others_print_the_same(
+    now: dict[int, str], before: Any, kept: Any
+) -> None:
+    assert shipped.prints({str(major): one for major, one in now.items()}, before) == kept
+
+
+# -- doctor
+
+
+def test_doctor_compares_and_names_what_differs(
+    postgres_server: Server, postgres_dsn: str, dba: Connection, tmp_path: Path
+) -> None:
+    name = postgres_dsn.rsplit("/", 1)[1]
+    shell = Shell(tmp_path, dsn(postgres_server, name, LOGIN))
+    done = shell("doctor")
+    assert done.returncode == 0, done.stderr
+    assert "objects, bodies and rights are the shipped ones\n" in done.stdout
+    with psycopg.connect(postgres_dsn, autocommit=True) as admin:
+        admin.execute(SPOILED["a body"][0].encode())
+    done = shell("doctor")
+    assert done.returncode == 6
+    assert "function ql.lock_run(p_run_id text): body is changed" in done.stderr
