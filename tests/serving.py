@@ -109,6 +109,10 @@ class Serving:
     def said(self) -> str:
         return self.log.read_text()[-1_500:]
 
+    def times(self, words: str) -> int:
+        """How often it has said that, since it began."""
+        return self.log.read_text().count(words)
+
     def troubles(self) -> list[str]:
         """Every line in which it says that something is wrong, without its time."""
         lines = self.log.read_text().splitlines()

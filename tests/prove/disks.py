@@ -131,7 +131,7 @@ def eventually(true: Callable[[], bool], within_s: float = 10) -> bool:
 
 
 def _said_more(served: Serving, known: int) -> bool:
-    return served.said().count(CALM) > known
+    return served.times(CALM) > known
 
 
 def _full_for_a_while(folder: Path, delay_s: float) -> None:
@@ -147,7 +147,7 @@ def _edge_fills(setting: Setting, verdict: Verdict, folder: Path, profile: Profi
             setting.say(f"disks: edge, full, {profile}, round {number}")
             where = f"seed {setting.seed}, {profile} edge, full, round {number}"
             draw = setting.random("edge", profile, number)
-            before, calm = len(served.troubles()), served.said().count(CALM)
+            before, calm = len(served.troubles()), served.times(CALM)
             filled = threading.Thread(target=_full_for_a_while, args=(folder, draw.uniform(0, 1)))
             filled.start()
             verdict.failures += steadily(served, draw, str(number), 1 + HELD_S)

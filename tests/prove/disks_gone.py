@@ -3,10 +3,12 @@
 Part of tests.prove.disks.
 """
 
+import json
 import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests import filling
@@ -68,8 +70,9 @@ def _refuses(setting: Setting, verdict: Verdict) -> None:
         start = ("start", "disk", "calm", "--key", "one")  # what `cancel` is asked for
         for words in (("migrate",), ("publish", "jobs.yaml"), start):
             assert shell(*words).returncode == 0
+        (run,) = json.loads(shell("runs", "--json").stdout)
         subprocess.run(["mount", "-o", "remount,ro", place], check=True)
-        _all_refused(verdict, shell.process, place, "is mounted read-only")
+        _all_refused(verdict, shell.process, run["run_id"], place, "is mounted read-only")
         subprocess.run(["mount", "-o", "remount,rw", place], check=True)
         setting.folder.chmod(0o755)
         if not nobody_may(shell):
@@ -83,13 +86,16 @@ def _refuses(setting: Setting, verdict: Verdict) -> None:
             place.chmod(0o777)
             (place / "ql.db").chmod(0o666)
             path.chmod(mode)
-            _all_refused(verdict, lambda *words: as_nobody(shell, *words), place, words)
+            nobody = partial(as_nobody, shell)
+            _all_refused(verdict, nobody, run["run_id"], place, words)
 
 
-def _all_refused(verdict: Verdict, ask: Callable[..., Done], place: Path, words: str) -> None:
+def _all_refused(
+    verdict: Verdict, ask: Callable[..., Done], run_id: str, place: Path, words: str
+) -> None:
     for command in (
         ("publish", place / "jobs.yaml"), ("start", "disk", "calm", "--key", "k"),
-        ("cancel", "ru"), ("edge",), ("purge", "--older-than", "1s"), ("migrate",),
+        ("cancel", run_id), ("edge",), ("purge", "--older-than", "1s"), ("migrate",),
     ):  # fmt: skip
         done = ask(*command)
         if done.returncode == 0 and command[0] == "migrate":  # it had nothing to do
