@@ -14,15 +14,9 @@ from qinglong_sql.control_log import Log
 from qinglong_sql.fence import Fence
 from qinglong_sql.scheduler import CLUSTER, Cycle, StageFailed, Turn
 from qinglong_sql.settings import load
+from tests.test_control import Counted
 
 DSN = "postgresql://somebody@127.0.0.1/nowhere"
-
-
-class Silent:
-    """A meter that counts nothing."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: None
 
 
 @pytest.fixture
@@ -33,7 +27,7 @@ def now() -> list[float]:
 def rounds_of(coordinator: Callable[..., Cycle], now: list[float]) -> Rounds:
     log = Log("text", "error", io.StringIO())
     store: Any = object()
-    meter: Any = Silent()
+    meter: Any = Counted()
     return Rounds(
         "scheduler", coordinator, store, CLUSTER, Fence(), log, meter, str, clock=lambda: now[0]
     )
@@ -67,7 +61,7 @@ def test_a_cycle_that_hangs_or_fails_for_a_minute_is_a_stall(now: list[float]) -
 def test_a_process_says_so_until_a_cycle_comes_through(now: list[float]) -> None:
     settings = replace(load(None, {"dsn": DSN}, {})[0], password_file=Path("none"))
     never: Any = None
-    meter: Any = Silent()
+    meter: Any = Counted()
     parts = Parts(listener=never, pool=never, readiness=never, store=never, meter=meter)
     one = Control(settings, parts, Log("text", "error", io.StringIO()), str)
     rounds = rounds_of(lambda *_: Cycle({}, Turn()), now)
