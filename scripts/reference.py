@@ -27,7 +27,7 @@ GROUPS = {
     "Write a package file": ("init", "check", "schema", "import-crontab", "cron"),
     "Run it": ("run", "edge", "publish", "start"),
     "Go on, or end it": ("resume", "cancel", "retry", "declare-stopped"),
-    "Serve a cluster": ("control",),
+    "Serve a cluster": ("control", "ca"),
     "Let the clock start it": ("schedules", "trigger"),
     "Look": ("status", "runs", "show", "watch", "events", "explain", "logs", "graph"),
     "Keep the database": ("migrate", "doctor", "purge", "backup", "restore"),

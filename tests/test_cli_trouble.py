@@ -146,10 +146,12 @@ def test_help_says_what_matters() -> None:
         "migrate": "--sql", "doctor": "Exit 6", "purge": "--older-than", "backup": "FILE",
         "restore": "FILE", "completion": "bash", "cron": "next",
         "schedules": "--between", "trigger": "resume", "control": "--listen",
+        "ca": "issue",
     }  # fmt: skip
     assert matters.keys() == COMMANDS.keys()
-    no_json = ("schema", "edge", "control", "completion", "cron", "trigger")
-    no_database = ("init", "check", "schema", "import-crontab", "completion", "cron", "trigger")
+    no_json = ("schema", "edge", "control", "completion", "cron", "trigger", "ca")
+    no_database = ("init", "check", "schema", "import-crontab", "completion", "cron", "trigger",
+                   "ca")  # fmt: skip
     for name, word in matters.items():
         said = shell(name, "--help").stdout
         assert word in said and ("--json" in said or name in no_json), name

@@ -24,6 +24,7 @@ COMMANDS = {
     "resume": "resume",
     "edge": "edge",
     "control": "control",
+    "ca": "ca",
     "publish": "package",
     "start": "runs",
     "cancel": "cancel",
