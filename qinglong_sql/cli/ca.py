@@ -4,12 +4,12 @@ import importlib.util
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from qinglong_sql.cli.ca_words import DAY_MS, SOON_MS, answer_of, day, ending, standing
 from qinglong_sql.cli.cells import room
 from qinglong_sql.cli.exits import BadFile, Refused, reported
 from qinglong_sql.cli.options import with_json
@@ -17,10 +17,8 @@ from qinglong_sql.cli.words import complain, moment, now_ms, print_json, say, ta
 from qinglong_sql.errors import NotReady
 
 if TYPE_CHECKING:
-    from qinglong_sql.ca import Issued, Made
+    from qinglong_sql.ca import Made
 
-DAY_MS = 24 * 3600 * 1000
-SOON_MS = 14 * DAY_MS
 MOST_DAYS = 3650
 MOST_DAYS_CA = 36_500
 REQUEST_BYTES = 16 * 1024
@@ -266,38 +264,3 @@ def show_made(made: "Made", verb: str, *, as_json: bool) -> None:
     say(f"{verb} {one.name} ({one.kind}, {one.serial}), good until {day(one.not_after_ms)}")
     key = f"{made.key} (nobody else may read it), " if made.key else ""
     say(f"wrote {made.certificate}, {key}{made.ca}")
-
-
-def answer_of(one: "Issued", now: int) -> dict[str, Any]:
-    """One certificate as `--json` has it."""
-    return {
-        "name": one.name,
-        "kind": one.kind,
-        "serial": one.serial,
-        "hosts": list(one.hosts),
-        "issued_at_ms": one.issued_at_ms,
-        "until_ms": one.not_after_ms,
-        "revoked_at_ms": one.revoked_at_ms,
-        "standing": standing(one, now).partition(" ")[0],
-    }
-
-
-def standing(one: "Issued", now: int) -> str:
-    """`good`, `ended`, or `revoked` and when."""
-    if one.revoked_at_ms is not None:
-        return f"revoked {day(one.revoked_at_ms)}"
-    return "good" if one.live(now) else "ended"
-
-
-def ending(found: "list[Issued]", now: int) -> "list[Issued]":
-    """The last certificate of each name that ends within a fortnight, or has ended."""
-    last = {}
-    for one in sorted(found, key=lambda one: one.not_after_ms):
-        if one.revoked_at_ms is None:
-            last[one.name] = one
-    return [one for one in last.values() if one.not_after_ms < now + SOON_MS]
-
-
-def day(at_ms: int) -> str:
-    """A day in UTC."""
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d}"
