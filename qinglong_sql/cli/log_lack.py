@@ -2,15 +2,18 @@
 
 import os
 import pwd
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from qinglong_sql.cli.reasons import short
 from qinglong_sql.cli.steps import CODES, shortened
+from qinglong_sql.cli.tail import Places
 from qinglong_sql.cli.words import Row
 
 NAMED = 3
+OF_A_RUN = re.compile(r"wk[0-9a-f]{24}")  # the worker of a run or an edge has no name of its own
 
 
 def named(attempt: Row) -> str:
@@ -41,13 +44,15 @@ def end_of(attempt: Row) -> str:
     return f"{words}: {said}" if said else words
 
 
-def barred(state: Path) -> str:
-    """Words for a folder of workers here that this user may not look into; nothing without one."""
-    try:
-        folders = [state, *sorted(state.iterdir())]
-    except OSError:
-        folders = [state]
-    for folder in folders:
+def barred(where: Path | Places) -> str:
+    """Words for a folder of logs here that this user may not look into; nothing without one."""
+    where = Places(where) if isinstance(where, Path) else where
+    folders = [where.state]
+    with suppress(OSError):
+        folders += sorted(where.state.iterdir())
+    with suppress(OSError):
+        folders += sorted(where.base.glob("remote-*")) if where.base else []
+    for folder in [*folders, *where.stores]:
         try:
             os.scandir(folder).close()
         except PermissionError:
@@ -69,18 +74,37 @@ def owner_of(path: Path) -> str:
     return "another user"
 
 
-def not_here(lacking: Sequence[Row], there: int, denied: str) -> str:
+def whereabouts(attempt: Row, where: Places) -> str:
+    """Where the log of an attempt is, if it ran on a worker that has a name; else nothing.
+
+    Where an ingress of this machine keeps logs, it will be once it is shipped.
+    """
+    worker = attempt["worker_id"]
+    if where.base is None or not worker or OF_A_RUN.fullmatch(worker):
+        return ""
+    if where.kept():
+        return f"worker {worker} has not shipped it yet"
+    return f"it is on worker {worker}, or where its ingress keeps logs (--log-dir)"
+
+
+def not_here(lacking: Sequence[Row], there: int, denied: str, where: Places) -> str:
     """For attempts whose logs are not on this machine, when so many others' are.
 
     `denied`: the words of `barred`, as they may be in a folder that is closed to us.
     """
     if denied and not there:
         return f"the logs of this run, if there are any here, cannot be read: {denied}"
+    said = {one["attempt_id"]: whereabouts(one, where) for one in lacking}
     if not there and len(lacking) > 1:
-        return (
-            f"no logs of this run on this machine ({len(lacking)} attempts): purged, ran"
-            " elsewhere, or not part of a backup"
-        )
+        ways = dict.fromkeys(words for words in said.values() if words)
+        rest = len(ways) - NAMED
+        some = [*list(ways)[:NAMED], *([f"{rest} more places"] if rest > 0 else [])]
+        why = "; ".join(some) or "purged, ran elsewhere, or not part of a backup"
+        return f"no logs of this run on this machine ({len(lacking)} attempts): {why}"
     rest = len(lacking) - NAMED
-    names = "; ".join([*map(named, lacking[:NAMED]), *([f"{rest} more"] if rest > 0 else [])])
+    some = [
+        named(one) + f" ({said[one['attempt_id']]})" * bool(said[one["attempt_id"]])
+        for one in lacking[:NAMED]
+    ]
+    names = "; ".join([*some, *([f"{rest} more"] if rest > 0 else [])])
     return f"no log on this machine: {names}" + f"; {denied}" * bool(denied)
