@@ -1,6 +1,6 @@
 """0003 worker."""
 
-from alembic import op
+from alembic import context, op
 
 from qinglong_sql.migrate import run_frozen
 
@@ -13,4 +13,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("say here why there is no way back, or how to go it")
+    if context.get_revision_argument() is not None:  # all the way, 0001 drops everything
+        raise NotImplementedError(
+            "it would forget who used the ingress: restore a copy of the database instead"
+        )
