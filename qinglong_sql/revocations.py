@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
 from qinglong_sql.certificate import TlsFault, certificates_of, read_small, serial_text
 
 REVOKED_LOOK_S: Final = 1.0
+Mark = tuple[int, int, int]
 END_OF_LIST: Final = b"-----END X509 CRL-----"
 
 
@@ -34,7 +34,7 @@ class Revoked:
         self.path, self.ca = path, ca
         self._tell, self._clock = tell, clock
         self._lock = threading.Lock()
-        self._told = ""
+        self._told: tuple[Mark | None, str] | None = None
         self._numbers: dict[bytes, int] = {}
         self._serials: frozenset[str] = frozenset()
         self._mark = self._read()
@@ -50,17 +50,19 @@ class Revoked:
             return serial in self._serials
 
     def _look(self) -> None:
+        mark = None
         try:
-            if self._mark != _mark_of(self.path):
+            mark = _mark_of(self.path)
+            if mark != self._mark:
                 self._mark = self._read()
-                self._told = ""
+                self._told = None
         except (TlsFault, OSError) as error:
             words = str(error) if isinstance(error, TlsFault) else f"{self.path}: {error.strerror}"
-            if words != self._told:
-                self._told = words
+            if self._told != (mark, words):
+                self._told = (mark, words)
                 self._tell(f"{words}; the list of revocations from before stays in force")
 
-    def _read(self) -> tuple[int, int, int]:
+    def _read(self) -> Mark:
         """Take the list over when all of it holds; the mark of the file. Raises TlsFault."""
         try:
             mark = _mark_of(self.path)
@@ -95,13 +97,13 @@ class Revoked:
             serials = {serial_text(one.serial_number) for one in found}
         except x509.ExtensionNotFound:
             number, serials = 0, {serial_text(one.serial_number) for one in found}
-        except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
+        except Exception:  # whatever a parser says of what is no list
             raise TlsFault(self.path, "it is not a list of revocations in PEM") from None
         if not signed:
             raise TlsFault(self.path, f"no authority in {self.ca} signed it")
         return found.issuer.public_bytes(), number, serials
 
 
-def _mark_of(path: Path) -> tuple[int, int, int]:
+def _mark_of(path: Path) -> Mark:
     seen = path.stat()
     return seen.st_mtime_ns, seen.st_size, seen.st_ino

@@ -31,12 +31,6 @@ __all__ = (
 )
 
 PROTOCOLS: Final = ["http/1.1"]
-WHY: Final = {  # what OpenSSL calls it, and what to do about it
-    "KEY_VALUES_MISMATCH": "it is not the key of {certificate}",
-    "NO_CERTIFICATE_OR_CRL_FOUND": "it holds no certificate in PEM",
-    "NO_START_LINE": "it holds nothing in PEM that is wanted here",
-    "PEM_LIB": "it is not PEM, or it holds not what is wanted here",
-}
 
 
 def server_context(certificate: Path, key: Path, client_ca: Path) -> ssl.SSLContext:
@@ -78,19 +72,18 @@ def load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
     Raises TlsFault, also for a key with a passphrase: nobody could be asked for it.
     """
-    for path in (certificate, key):
-        read_small(path)
+    read_small(key)
+    if not certificates_of(certificate):
+        raise TlsFault(certificate, "it holds no certificate in PEM")
     for one in (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), context):
         try:
             one.load_cert_chain(certificate, key, password=_no_passphrase)
         except _Encrypted:
             raise TlsFault(key, "it has a passphrase; a key without one is needed") from None
         except ssl.SSLError as error:
-            said = WHY.get(error.reason or "", error.reason or "it cannot be used")
-            path = key if error.reason == "KEY_VALUES_MISMATCH" else certificate
-            if error.reason == "PEM_LIB" and certificates_of(certificate):
-                path = key
-            raise TlsFault(path, said.format(certificate=certificate)) from None
+            if error.reason == "KEY_VALUES_MISMATCH":
+                raise TlsFault(key, f"it is not the key of {certificate}") from None
+            raise TlsFault(key, "it holds no private key in PEM that can be used") from None
 
 
 class _Encrypted(Exception):
