@@ -4,6 +4,7 @@ One line a cycle that did something, none for an idle one, and trouble that repe
 """
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 if TYPE_CHECKING:  # the ingress has the same log, and nothing that decides
     from qinglong_sql.scheduler import Cycle
@@ -108,3 +109,15 @@ def _words(tally: "Tally") -> str:
     more = [f"{tally.effects} effects"] * bool(tally.effects)
     more += [f"{tally.faulted} FAULTED, see `qinglong-sql status`"] * bool(tally.faulted)
     return f"{tally.applied}{f' ({chr(44).join(more)})' if more else ''}"
+
+
+def speak_through(log: Log) -> None:
+    """What a pool of connections tells of its own accord is for who looks closely."""
+
+    class Forward(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            log.say("debug", "pool", record.getMessage())
+
+    for name in ("psycopg", "psycopg.pool"):
+        logger: Any = logging.getLogger(name)
+        logger.handlers, logger.propagate = [Forward()], False

@@ -31,9 +31,8 @@ JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
 KIB: Final = 1024
 LOG_BYTES: Final = 256 * KIB
-# one answer is held whole, so what may be long is asked for in smaller batches
+# an answer is held whole, so what may be long is asked for in smaller batches; inputs bound theirs
 LEASE_BATCH: Final = 32
-INPUT_BATCH: Final = 8
 FENCE_MAX: Final = 10**18 - 1
 EXIT_MAX: Final = 999_999_999
 TOKEN_CHARS: Final = 512
@@ -190,7 +189,8 @@ ROUTES: Final[dict[str, Route]] = {
         ),
         _batch(
             "inputs", "attempt_inputs",
-            "What attempts are given, as canonical JSON text.", "input", kib=8, most=INPUT_BATCH,
+            "What attempts are given, as canonical JSON text; what has no room in an answer is"
+            " `contended`, and asked for again.", "input", kib=96,
         ),
         _batch(
             "start", "start_attempts",
