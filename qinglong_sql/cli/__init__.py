@@ -24,6 +24,7 @@ COMMANDS = {
     "resume": "resume",
     "edge": "edge",
     "control": "control",
+    "ingress": "ingress",
     "ca": "ca",
     "publish": "package",
     "start": "runs",
