@@ -34,9 +34,7 @@ class PostgresPort:
     Raises ValueError for a DSN that is none; its words quote nothing of it.
     """
 
-    def __init__(
-        self, dsn: str, *, name: str, lease_ms: int, password: str | None = None
-    ) -> None:
+    def __init__(self, dsn: str, *, name: str, lease_ms: int, password: str | None = None) -> None:
         self._store = _Store(dsn, name, lease_ms, password)
 
     def call(self, step: str, /, **params: object) -> list[Row]:

@@ -74,14 +74,20 @@ def _open_lock(state_dir: Path) -> int:
     return os.open(state_dir / "worker.lock", flags, 0o600)
 
 
-def worker_id(state_dir: Path) -> str:
-    """The id of the worker of this folder, made at its first use. Raises OSError."""
+def worker_id(state_dir: Path, name: str | None = None) -> str:
+    """The id of the worker of this folder: `name`, or one that is made at its first use.
+
+    Raises OSError, and ValueError for the folder of another one: what it journaled is not ours.
+    """
     path = state_dir / "worker_id"
     if not path.exists():
         new = path.with_suffix(".new")
-        new.write_text("wk" + uuid.uuid4().hex[:24], encoding="utf-8")
+        new.write_text(name or "wk" + uuid.uuid4().hex[:24], encoding="utf-8")
         new.replace(path)
-    return path.read_text(encoding="utf-8").strip()
+    found = path.read_text(encoding="utf-8").strip()
+    if name not in (None, found):
+        raise ValueError(f"{state_dir} is the folder of worker {found}, not of {name}")
+    return found
 
 
 def environment(inherited: Mapping[str, str], task: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from qinglong_sql.edge_log import Log
 from qinglong_sql.edge_packages import publisher
 from qinglong_sql.edge_queues import LINGER_MS, Queues
 from qinglong_sql.edge_setting import LOCK, SETTINGS
-from qinglong_sql.intake import Intake
+from qinglong_sql.intake import Intake, Terms
 from qinglong_sql.limits import WORKER_QUEUES
 from qinglong_sql.package import parse_package
 from qinglong_sql.store.sqlite import open_sqlite
@@ -98,13 +98,11 @@ def test_a_queue_whose_answer_was_lost_is_asked_once_more(tmp_path: Path) -> Non
         def call(self, step: str, **params: Any) -> list[dict[str, Any]]:
             if step == "lease_attempts" and lost[0]:
                 raise TimeoutError
-            return []
+            return [{"status": "online"}] if step == "register_worker" else []
 
     store: Any = Silent()
-    intake = Intake(
-        store, tmp_path, {}, queues=["a"], run_id=None, slots=1, lease_ms=5_000, offers=1,
-        stop_grace_ms=0, inherited={}, clock=lambda: 0,
-    )  # fmt: skip
+    terms = Terms(["a"], None, slots=1, lease_ms=5_000, offers=1, stop_grace_ms=0, inherited={})
+    intake = Intake(store, tmp_path, {}, terms, lambda: 0)
     with pytest.raises(TimeoutError):
         intake.lease(1)
     offered = [one.offer_id for one in intake._pool["a"]]
