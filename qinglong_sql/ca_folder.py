@@ -111,15 +111,14 @@ class Authority:
 
     def save(self) -> None:
         """Bring issued.json to the disk."""
-        write_whole(self.folder / "issued.json", ledger_bytes(self.ledger), replace=True,
-                    mode=SECRET)  # fmt: skip
+        _put(self.folder / "issued.json", ledger_bytes(self.ledger), SECRET)
 
     def write_list(self, now_ms: int) -> None:
         """Write revoked.pem as issued.json has it."""
         revoked = [(one.serial, one.revoked_at_ms) for one in self.ledger.issued
                    if one.revoked_at_ms is not None]  # fmt: skip
         pem = revocation_list(revoked, self.ledger.number, now_ms, self.key, self.certificate)
-        write_whole(self.folder / "revoked.pem", pem, replace=True, mode=OPEN)
+        _put(self.folder / "revoked.pem", pem, OPEN)
 
     def listed(self) -> bool:
         """Whether revoked.pem is the list of this issued.json."""
@@ -205,6 +204,11 @@ def ledger_bytes(ledger: Ledger) -> bytes:
     return (
         f'{{"format": {FORMAT}, "list_number": {ledger.number}, "certificates": [\n{lines}\n]}}\n'
     ).encode()
+
+
+def _put(path: Path, raw: bytes, mode: int) -> None:
+    """Write it whole; mode and owner stay those that it has: root may act for an ingress."""
+    write_whole(path, raw, replace=True, mode=None if path.exists() else mode)
 
 
 def _there(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import stat
 import time
 from collections.abc import Callable
@@ -351,6 +352,23 @@ def test_a_certificate_is_recorded_before_it_is_out(
     key = (tmp_path / "w" / "w.key").read_bytes()
     made = ca.renew(folder, "w", out=tmp_path / "w")
     assert made.key is not None and made.key.read_bytes() == key, "and the way out is a renewal"
+
+
+def test_root_acts_in_the_folder_of_a_service_without_taking_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    """An ingress that signs renewals is not root, and must read what root's `ca` wrote."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, 4711, 4712)
+    (folder / "revoked.pem").chmod(0o640)
+    ca.issue(folder, "w", out=tmp_path / "w")
+    ca.revoke(folder, "w")
+    for name, wanted in (("issued.json", 0o600), ("revoked.pem", 0o640)):
+        seen = (folder / name).stat()
+        assert (seen.st_uid, seen.st_gid, mode(folder / name)) == (4711, 4712, wanted), name
+    assert mode(tmp_path / "w" / "w.key") == 0o600
 
 
 def dies(*_: Any) -> None:
