@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from qinglong_sql import ca
+from qinglong_sql import ca, ca_folder
+from qinglong_sql.ca_sign import Wish, certificate_pem, certified, key_pem, new_key
 from qinglong_sql.tls import (
     NotAWorker,
     Revoked,
@@ -159,6 +160,19 @@ def test_the_door_has_the_name_that_is_called(house: House, good: ca.Made) -> No
     assert told.client.startswith("Hostname mismatch"), "a common name is no host name"
     told = talk(house.server(), house.client(good), name="127.0.0.2")
     assert told.client.startswith("IP address mismatch")
+
+
+def test_a_door_without_host_names_is_called_by_none(house: House, good: ca.Made) -> None:
+    """A certificate's common name is the name of a person or a worker, never of a host."""
+    key = new_key()
+    with ca_folder.held(house.ca, NOW) as authority:
+        wish = Wish("localhost", "server", (), key.public_key(), NOW, NOW + DAY_MS)
+        made = certified(wish, authority.key, authority.certificate)
+    crt, pem = house.folder / "nameless.crt", house.folder / "nameless.key"
+    crt.write_bytes(certificate_pem(made))
+    pem.write_bytes(key_pem(key))
+    told = talk(server_context(crt, pem, house.door.ca), house.client(good))
+    assert told.client.startswith("Hostname mismatch")
 
 
 def test_a_revoked_certificate_is_refused_and_openssl_agrees(house: House) -> None:
