@@ -265,12 +265,12 @@ def _refusal(status: int, raw: bytes, place: str, route: Route) -> Exception:
         return Shut(f"{place}: {message}")
     if code == "contended":
         return Contended(message)
+    if status in (408, 429, 502, 503, 504):  # whatever the ingress has not now
+        return Away(f"{place}: {message}")
     if code.startswith("QL"):
         return error_of(code, message)
     if status in (404, 405):
         return NoRoute(f"{place} has no {route.path}")
-    if status in (408, 429, 502, 503, 504):
-        return Away(f"{place}: {message}")
     if 400 <= status < 500:
         return Malformed(f"{place}: {message}")
     return Violated(f"{place}: {message}")

@@ -25,6 +25,7 @@ COMMANDS = {
     "edge": "edge",
     "control": "control",
     "ingress": "ingress",
+    "worker": "worker",
     "ca": "ca",
     "publish": "package",
     "start": "runs",

@@ -1,0 +1,270 @@
+"""`worker`: the process of a machine that executes steps of a cluster; `drain` and `undrain`."""
+
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+import qinglong_sql
+from qinglong_sql.cli.exits import BadFile, Exit, Refused, leave, reported
+from qinglong_sql.cli.interrupts import Interrupts
+from qinglong_sql.cli.options import opened, with_dsn, with_json
+from qinglong_sql.cli.serving import place_of, secret_of, words_without
+from qinglong_sql.cli.words import print_json, say
+from qinglong_sql.control_log import LEVELS, Log
+from qinglong_sql.errors import NotReady
+from qinglong_sql.port import Port, Shut
+from qinglong_sql.setting_file import SettingFault
+from qinglong_sql.tending import Taken, Tending
+from qinglong_sql.watched import Watched
+from qinglong_sql.worker import Worker
+from qinglong_sql.worker_settings import PREFIX, WorkerSettings, load, shown
+
+LEAVE_WITHIN_S = 8.0
+OFFERS = 32  # at once; their specs come in one answer
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_settings(command: F) -> F:
+    """An option for each setting; without one it is None."""
+    for name, metavar, words in reversed(OPTIONS):
+        command = click.option(f"--{name}", metavar=metavar, help=words)(command)
+    return command
+
+
+OPTIONS = (
+    ("ingress", "URL", f"The workers' door: https://host:port; also from {PREFIX}INGRESS."),
+    ("certificate", "FILE", "This worker's certificate, in PEM; its subject is its name."),
+    ("key", "FILE", "Its key, in PEM, without a passphrase."),
+    ("ca", "FILE", "Whose certificate the ingress has to show, in PEM."),
+    ("dsn", "DSN", "Without an ingress: the database, for a login of ql_worker; also from"
+     f" {PREFIX}DSN or QINGLONG_DSN."),
+    ("password-file", "FILE", "A file that holds the login's password and nothing else."),
+    ("name", "NAME", "Without an ingress: who this worker is; one process a name."),
+    ("slots", "N", "Steps at once. Default: one a processor, at least 4."),
+    ("lease", "TIME", "How long a step goes on without a word of this process, 5s to 5m; what is"
+     " cancelled is heard of within a third. Default: 30s."),
+    ("grace", "TIME", "Between TERM and KILL of a step that is to stop. Default: 10s."),
+    ("drain-timeout", "TIME", "For steps that run, after TERM. Default: 30s."),
+    ("state", "DIR", "The folder of what it runs. Default: remote-NAME in QINGLONG_STATE_DIR or"
+     " .qinglong."),
+    ("base-dir", "DIR", "Where steps run, in place of the folders of their packages."),
+    ("log-format", "FORM", "How the lines on standard error look: text or json. Default: text."),
+    ("log-level", "LEVEL", f"{', '.join(LEVELS[:-1])} or error. Default: info."),
+)  # fmt: skip
+
+
+@click.group("worker", invoke_without_command=True)
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar=f"{PREFIX}CONFIG",
+    metavar="FILE",
+    help=f"A TOML file with settings; also from {PREFIX}CONFIG.",
+)
+@click.option(
+    "--queue", multiple=True, metavar="Q", help="What it takes work from; may be repeated."
+)
+@with_settings
+@click.option(
+    "--print-settings",
+    is_flag=True,
+    help="Print the settings as a TOML file, secrets hidden, and where each comes from; then end.",
+)
+@reported
+def worker_command(
+    config: Path | None,
+    queue: tuple[str, ...],
+    print_settings: bool,
+    **flags: str | None,
+) -> None:
+    """Execute steps of a cluster on this machine, through an ingress or with a login.
+
+    With --ingress it needs a certificate of `qinglong-sql ca issue` and an address, and nothing of
+    the database; its name is the certificate's subject. With --dsn it needs a login of ql_worker.
+    Control processes decide what is due; see `qinglong-sql control`.
+
+    Settings come from the file of --config, then from the environment (QINGLONG_WORKER_SLOTS for
+    slots, and so on), then from the options here; the later one wins. One process a name and a
+    folder: who comes second on another machine takes the name over, and the first one leases no
+    more, ends what it runs, and exits 5.
+
+    TERM or Ctrl-C: it leases nothing more, hands back what has not begun, and gives what runs
+    --drain-timeout to end; exit 0. What still runs then goes on: a worker of the same folder that
+    is back within --lease takes it over; else it is killed at its lease's end. A second TERM or
+    Ctrl-C kills what runs at once; exit 130. When the door is away it waits for it; what runs
+    meanwhile goes on until its lease ends.
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
+    try:
+        settings, origins = load(config, {**flags, "queue": queue or None})
+    except SettingFault as error:
+        raise BadFile(str(error)) from None
+    if print_settings:
+        say(shown(settings, origins))
+        return
+    for name in ("cryptography",) if settings.ingress else ("psycopg",):
+        if importlib.util.find_spec(name) is None:
+            raise NotReady(f"{name} is not installed: pip install 'qinglong-sql[worker]'")
+    leave(serve(settings))
+
+
+def serve(settings: WorkerSettings) -> Exit:
+    """Be a worker until it is over; how it ended."""
+    log = Log(settings.log_format, settings.log_level)
+    try:
+        password = settings.password()
+        words = words_without(settings.dsn or "", secret_of(password))
+        if settings.ingress:
+            tending = _through_ingress(settings, settings.ingress, log, words)
+        else:
+            tending = _with_login(settings, settings.dsn or "", password, log, words)
+    except (SettingFault, ValueError) as error:
+        raise BadFile(str(error)) from None
+
+    def out() -> None:
+        try:
+            tending.leave()
+        finally:
+            os._exit(Exit.KILLED)
+
+    try:
+        with Interrupts(tending.wake, out, LEAVE_WITHIN_S) as signals:
+            tending.interrupts = lambda: signals.count
+            ending = tending.run()
+            tending.close()  # it may wait for the door, which an interrupt ends
+    except (Taken, ValueError) as error:
+        raise Refused(str(error)) from None
+    except Shut as error:
+        raise Refused(error.message) from None
+    finally:
+        tending.close()
+    return {"stopped": Exit.OK, "replaced": Exit.REFUSED, "killed": Exit.KILLED}[ending]
+
+
+def _through_ingress(
+    settings: WorkerSettings, url: str, log: Log, words: Callable[[BaseException], str]
+) -> Tending:
+    from qinglong_sql.certificate import TlsFault, holder_of
+    from qinglong_sql.papers import Renewal, mended
+    from qinglong_sql.remote import Papers, Remote
+    from qinglong_sql.shipping import Shipping
+    from qinglong_sql.shipping_log import Author
+
+    assert settings.certificate and settings.key and settings.ca
+    papers = Papers(*(one.absolute() for one in (settings.certificate, settings.key, settings.ca)))
+    try:
+        if mended(papers):
+            log.say("info", "certificate", "finished the renewal of an earlier process")
+        name = holder_of(papers.certificate).worker_id
+        remote = Remote(url, papers, lease_ms=settings.lease)
+    except TlsFault as error:
+        raise BadFile(str(error)) from None
+    if settings.name not in (None, name):
+        raise BadFile(f"{papers.certificate} is of worker {name}, not of {settings.name}")
+    door = Watched(remote, remote.place, log)
+
+    def send(author: Author, offset: int, chunk: bytes, dropped: int | None) -> int:
+        return door.watch(remote.log, author, offset, chunk, dropped)
+
+    def ask(request: str) -> str | None:
+        return door.watch(remote.certificate, request)
+
+    state = settings.state_folder(name)
+    shipping = Shipping(send, state, note=lambda said: log.say("warning", "logs", said))
+    worker = _worker(settings, door, name, log, on_end=shipping.keep)
+    renewal = Renewal(papers, name, ask, log)
+    _begin(settings, worker, name, remote.place, log)
+    return Tending(
+        worker, door, log, words, name=name, drain_ms=settings.drain_timeout,
+        shipping=shipping, chore=renewal,
+    )  # fmt: skip
+
+
+def _with_login(
+    settings: WorkerSettings,
+    dsn: str,
+    password: str | None,
+    log: Log,
+    words: Callable[[BaseException], str],
+) -> Tending:
+    from qinglong_sql.port_postgres import PostgresPort
+
+    name = settings.name or ""
+    port = PostgresPort(dsn, name=name, lease_ms=settings.lease, password=password)
+    place = place_of(dsn)
+    door = Watched(port, f"PostgreSQL ({place})", log)
+    worker = _worker(settings, door, name, log)
+    _begin(settings, worker, name, place, log)
+    return Tending(worker, door, log, words, name=name, drain_ms=settings.drain_timeout)
+
+
+def _worker(settings: WorkerSettings, port: Port, name: str, log: Log, **options: Any) -> Worker:
+    return Worker(
+        port,
+        settings.state_folder(name),
+        queues=settings.queue,
+        slots=settings.slots,
+        lease_ms=settings.lease,
+        offers=OFFERS,
+        stop_grace_ms=settings.grace,
+        note=lambda said: log.say("warning", "fault", said),
+        name=name,
+        base_dir=settings.base_dir and settings.base_dir.absolute(),
+        **options,
+    )
+
+
+def _begin(settings: WorkerSettings, worker: Worker, name: str, place: str, log: Log) -> None:
+    queues = ", ".join(settings.queue)
+    log.say(
+        "info",
+        "begin",
+        f"worker {qinglong_sql.__version__} as pid {os.getpid()}: {name} through {place}, queues"
+        f" {queues}, {settings.slots} slots, in {worker.state_dir}",
+        pid=os.getpid(),
+        version=qinglong_sql.__version__,
+        worker=name,
+        state=str(worker.state_dir),
+    )
+
+
+@worker_command.command("drain")
+@click.argument("name")
+@with_dsn
+@with_json
+@reported
+def worker_drain(name: str, dsn: str, as_json: bool) -> None:
+    """Let a worker lease nothing more, until it is undrained; what it runs goes on to its end.
+
+    It hands back what has not begun. `qinglong-sql workers` shows what it still holds; when that is
+    nothing, its machine can be taken away.
+    """
+    switch("drain_worker", name, dsn, as_json=as_json)
+
+
+@worker_command.command("undrain")
+@click.argument("name")
+@with_dsn
+@with_json
+@reported
+def worker_undrain(name: str, dsn: str, as_json: bool) -> None:
+    """Let a worker that was drained lease again; it hears of it within ten seconds."""
+    switch("undrain_worker", name, dsn, as_json=as_json)
+
+
+def switch(step: str, name: str, dsn: str, *, as_json: bool) -> None:
+    """Call a step on one worker, and tell."""
+    with opened(dsn) as store:
+        row = store.call(step, p_worker_id=name)[0]
+    if as_json:
+        print_json(row)
+        return
+    drained = step == "drain_worker"
+    now = "drained: it leases nothing more" if drained else "not drained: it leases what waits"
+    already = " (so it was already)" * (row["outcome"] == "existing")
+    say(f"worker {name} is {now}{already}; it is {row['status']}")
