@@ -26,8 +26,8 @@ BEGIN, END = "<!-- generated: {} -->", "<!-- end of {} -->"
 GROUPS = {
     "Write a package file": ("init", "check", "schema", "import-crontab", "cron"),
     "Run it": ("run", "edge", "publish", "start"),
-    "Go on, or end it": ("resume", "cancel", "retry", "declare-stopped"),
-    "Serve a cluster": ("control", "ingress", "ca"),
+    "Go on, or end it": ("resume", "cancel", "retry", "attempt"),
+    "Serve a cluster": ("control", "ingress", "worker", "ca", "workers"),
     "Let the clock start it": ("schedules", "trigger"),
     "Look": ("status", "runs", "show", "watch", "events", "explain", "logs", "graph"),
     "Keep the database": ("migrate", "doctor", "purge", "backup", "restore"),

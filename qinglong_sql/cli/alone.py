@@ -169,7 +169,7 @@ def file_of(dsn: str, command: str) -> Path:
 
 def _silent(store: Store) -> bool:
     """Whether no worker is registered, or all that are have let work lie."""
-    if not store.read("worker_state", limit=1, status="online"):
+    if not any(store.read("worker_state", limit=1, status=one) for one in ("online", "draining")):
         return True
     from qinglong_sql.cli.standing import STAGES
 

@@ -9,7 +9,7 @@ from qinglong_sql.cli.alone import silent_words
 from qinglong_sql.cli.exits import Exit, leave, reported
 from qinglong_sql.cli.options import Duration, opened, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reasons import Screen
-from qinglong_sql.cli.sections import counted, moving, past, stored, trouble
+from qinglong_sql.cli.sections import counted, missed, moving, past, stored, trouble
 from qinglong_sql.cli.service import revision_of
 from qinglong_sql.cli.standing import HANDOVER_MS, standing
 from qinglong_sql.cli.words import (
@@ -74,6 +74,7 @@ def told(found: dict[str, Any], screen: Screen, wide: int, revision: str) -> Non
         say_wrapped(f"only the oldest {found['looked_at_count']} open runs were looked at", wide)
     place(found, screen, wide, revision)
     trouble(found["stuck"], screen, wide)
+    missed(found["workers"], screen, wide)
     moving(found, screen, wide)
     stored(found["packages"], screen, wide)
     past(found["ended"], screen, wide)
