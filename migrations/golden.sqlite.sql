@@ -792,7 +792,7 @@ begin
 end;
 
 CREATE TRIGGER worker_audit_keeps_its_newest before delete on worker_audit
-when old.minute_ms = (select max(x.minute_ms) from worker_audit as x)
+when not exists (select 1 from worker_audit as x where x.minute_ms > old.minute_ms)
 begin
   select raise(abort, 'QL500 the newest minute of worker_audit stays');
 end;

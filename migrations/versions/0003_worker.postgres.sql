@@ -3694,7 +3694,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/audit.sql sha256 e57d76e68d59b34a2147434d028610251bd9fe7559cb560f69c87aabec94fe96
+-- from sql/postgres/audit.sql sha256 c2c885f52795caa77cf197608cb7ff05bd8360123843ea67d88434d8d7b970dd
 -- AUDIT — who used the ingress when and with which certificate, and until when that is kept
 -- (DESIGN §8). ql_retention owns the latter step (grant.sql).
 
@@ -3779,8 +3779,8 @@ begin
         o.route,
         o.certificate
       from ql.worker_audit as o
-      where o.minute_ms
-        < least(p_before_ms, (select max(n.minute_ms) from ql.worker_audit as n))
+      where o.minute_ms < p_before_ms
+        and exists (select from ql.worker_audit as n where n.minute_ms > o.minute_ms)
       order by o.minute_ms, o.worker_id, o.route, o.certificate
       limit p_limit
     )

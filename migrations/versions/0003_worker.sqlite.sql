@@ -2382,7 +2382,7 @@ from task_attempt as a
 where a.offer_at_ms is not null
 group by a.queue;
 
--- from sql/sqlite/trigger.sql sha256 69b1538b402228e7f717c1b11409bc3e855ff064101e1faf27e9fc69d49342a4
+-- from sql/sqlite/trigger.sql sha256 a61b3fdb66a7a11793aad991a49fd8221e72d5e206dddd6f438601eec11ee6b2
 -- TRIGGERS — what may not change, in place of PostgreSQL's column rights. An insert of an existing
 -- key is refused too, since `insert or replace` would walk past a delete trigger; connections turn
 -- recursive_triggers on. Such a trigger fires on `set x = x` as well.
@@ -2697,7 +2697,7 @@ begin
 end;
 
 create trigger worker_audit_keeps_its_newest before delete on worker_audit
-when old.minute_ms = (select max(x.minute_ms) from worker_audit as x)
+when not exists (select 1 from worker_audit as x where x.minute_ms > old.minute_ms)
 begin
   select raise(abort, 'QL500 the newest minute of worker_audit stays');
 end;

@@ -82,8 +82,8 @@ begin
         o.route,
         o.certificate
       from ql.worker_audit as o
-      where o.minute_ms
-        < least(p_before_ms, (select max(n.minute_ms) from ql.worker_audit as n))
+      where o.minute_ms < p_before_ms
+        and exists (select from ql.worker_audit as n where n.minute_ms > o.minute_ms)
       order by o.minute_ms, o.worker_id, o.route, o.certificate
       limit p_limit
     )

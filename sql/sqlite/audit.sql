@@ -51,7 +51,9 @@ select
 from (
   select 1
   from worker_audit as o
-  where o.minute_ms < min(:p_before_ms, (select max(n.minute_ms) from worker_audit as n))
+  where o.minute_ms >= 0
+    and o.minute_ms < :p_before_ms
+    and exists (select 1 from worker_audit as n where n.minute_ms > o.minute_ms)
     and not exists (select 1 from temp.refusal)
   limit :p_limit
 ) as g;
@@ -64,7 +66,9 @@ where (minute_ms, worker_id, route, certificate) in (
     o.route,
     o.certificate
   from worker_audit as o
-  where o.minute_ms < min(:p_before_ms, (select max(n.minute_ms) from worker_audit as n))
+  where o.minute_ms >= 0
+    and o.minute_ms < :p_before_ms
+    and exists (select 1 from worker_audit as n where n.minute_ms > o.minute_ms)
     and not exists (select 1 from temp.refusal)
   order by o.minute_ms, o.worker_id, o.route, o.certificate
   limit :p_limit
