@@ -177,6 +177,7 @@ class Ingress:
             self._threads,
             self.meter,
             self._told,
+            self._fault,
             document=encoded(document()),
             renews=ca_dir is not None,
             revoked=revoked,

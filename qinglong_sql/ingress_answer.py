@@ -17,7 +17,14 @@ from qinglong_sql.control_log import Level
 from qinglong_sql.ingress_body import send, whole
 from qinglong_sql.ingress_calls import Calls
 from qinglong_sql.ingress_metrics import DOCUMENT, NO_ROUTE, IngressMetrics
-from qinglong_sql.ingress_refusal import RETRY_S, Refusal, Told, away, busy
+from qinglong_sql.ingress_refusal import (
+    RETRY_S,
+    Refusal,
+    Told,
+    away,
+    busy,
+    refusal_of,
+)
 from qinglong_sql.ingress_share import Exhausted, Share
 from qinglong_sql.ingress_visitor import Visitor
 from qinglong_sql.wire import JSON, OCTETS, PREFIX, ROUTES, Route, encoded
@@ -43,7 +50,8 @@ class Revocations(Protocol):
 class Answerer:
     """Answers every request of every connection; made on the loop that it is used on.
 
-    document: what /v1/openapi.json is. renews: whether there is a route `certificate`.
+    fault: gets what is a fault of ours. document: what /v1/openapi.json is. renews: whether there
+    is a route `certificate`.
     """
 
     def __init__(
@@ -52,13 +60,15 @@ class Answerer:
         threads: Executor,
         meter: IngressMetrics,
         told: Told,
+        fault: Callable[[Exception], object],
         *,
         document: bytes,
         renews: bool,
         revoked: Revocations | None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._calls, self._threads, self._meter, self._told = calls, threads, meter, told
+        self._calls, self._threads, self._meter = calls, threads, meter
+        self._told, self._fault = told, fault
         self._document, self._renews, self._revoked, self._clock = document, renews, revoked, clock
         self._loop = asyncio.get_running_loop()
         self._turns = Share(THREADS, THREADS_OF_A_WORKER)
@@ -82,8 +92,9 @@ class Answerer:
                 body = await self._answer(request, visitor, name)
                 held = await self._hold(visitor.worker_id, len(body))
                 answer = web.StreamResponse(status=200)
-            except Refusal as error:
-                answer, body = self._refused(error, visitor, name)
+            except Exception as error:
+                refusal = refusal_of(error, self._fault)
+                answer, body = self._refused(refusal, visitor, name)
             self._meter.answered(name, answer.status, self._loop.time() - began)
             if self.stopping:
                 answer.force_close()
@@ -102,8 +113,6 @@ class Answerer:
         """See whether the database answers, and keep it for `away`."""
         try:
             await self._on_thread("", ask)
-        except Refusal:
-            self.away = True
         except Exception:
             self.away = True
         else:
@@ -227,12 +236,13 @@ class Answerer:
             raise away() from None
 
     def _unrefused(self, found: T | Refusal) -> T:
-        if isinstance(found, Refusal):
-            if found.reason == "database":
-                self.away = True
-            raise found
-        self.away = False
-        return found
+        """What a call gave, and what it says of the database. Raises the Refusal that it is."""
+        if not isinstance(found, Refusal):
+            self.away = False
+            return found
+        if found.reason in ("database", "step", "contended"):
+            self.away = found.reason == "database"
+        raise found
 
     def _refused(
         self, error: Refusal, visitor: Visitor, name: str

@@ -89,7 +89,10 @@ class Visitor(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What aiohttp cannot read, told as all else is; nothing of it is repeated."""
+        """What aiohttp cannot read, told as all else is; nothing of it is repeated.
+
+        Our own handler lets no error through.
+        """
         if request.writer.output_size > 0:
             raise ConnectionError("a part of an answer was sent already")
         self.door.refused("http", "no HTTP/1.1 that is taken here", self.address)

@@ -1,82 +1,42 @@
-"""An ingress in a thread of the test, an authority beside it, and workers that come through it."""
+"""An ingress in a thread of the test, and workers that come to it with what they like to say.
+
+Unlike the doors of tests/workers.py a client here repeats nothing, splits nothing, and may send
+what no worker would.
+"""
 
 import http.client
 import io
+import itertools
 import json
 import re
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from prometheus_client import generate_latest
 
-from qinglong_sql import ca
 from qinglong_sql.control_log import Log
 from qinglong_sql.ingress import Ingress
-from qinglong_sql.ingress_settings import IngressSettings
+from qinglong_sql.ingress_settings import IngressSettings, load
 from qinglong_sql.tls import client_context
 from qinglong_sql.wire import JSON, OF_STEP, body_of, encoded
 from tests.controls import login_of
+from tests.workers import HOST, Authority, told
 
-LOGIN = "ingress_login"
+_number = itertools.count(1)
 WORKER = "ql_worker"
 Answer = tuple[int, dict[str, Any]]
-
-
-@dataclass
-class Papers:
-    """An authority, the ingress' certificate, and one for each worker that is asked for."""
-
-    folder: Path
-    made: dict[str, ca.Made] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        ca.init(self.authority)
-        self.made[""] = ca.issue(
-            self.authority,
-            "door",
-            server=True,
-            hosts=["localhost", "127.0.0.1"],
-            out=self.folder / "door",
-        )
-
-    @property
-    def authority(self) -> Path:
-        return self.folder / "ca"
-
-    def of(self, worker: str, **changes: Any) -> ca.Made:
-        if worker not in self.made:
-            out = self.folder / "papers" / worker
-            self.made[worker] = ca.issue(self.authority, worker, out=out, **changes)
-        return self.made[worker]
-
-    def context(self, worker: str, **changes: Any) -> ssl.SSLContext:
-        made = self.of(worker, **changes)
-        assert made.key is not None
-        return client_context(made.certificate, made.key, made.ca)
-
-    def settings(self, dsn: str, **changes: Any) -> IngressSettings:
-        """What an ingress on loopback is told, of this authority and with its list."""
-        door = self.made[""]
-        assert door.key is not None
-        told = IngressSettings(
-            dsn=dsn, password_file=None, listen=("127.0.0.1", 0), certificate=door.certificate,
-            key=door.key, client_ca=self.authority / "ca.crt", crl=self.authority / "revoked.pem",
-            ca_dir=self.authority, log_dir=self.folder / "log", health_listen=("127.0.0.1", 0),
-            boot_timeout=10_000, drain_timeout=5_000, stop_timeout=3_000, log_format="json",
-            log_level="debug",
-        )  # fmt: skip
-        return replace(told, **changes)
 
 
 class Client:
     """One connection of a worker that is kept; nothing is repeated by itself."""
 
-    def __init__(self, port: int, context: ssl.SSLContext, timeout: float = 10) -> None:
-        self.line = http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout, context=context)
+    def __init__(self, port: int, context: ssl.SSLContext, timeout: float = 15) -> None:
+        self.line = http.client.HTTPSConnection(HOST, port, timeout=timeout, context=context)
+        self.headers: Mapping[str, str] = {}
 
     def send(
         self, path: str, body: bytes | None = b"{}", method: str = "POST", **headers: str
@@ -84,12 +44,22 @@ class Client:
         """Send bytes as they are; status and what the answer's JSON says."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.line.request(method, path, body, {"Content-Type": JSON} | named)
+        return self.heard()
+
+    def heard(self) -> Answer:
         answer = self.line.getresponse()
-        self.headers: Mapping[str, str] = answer.headers
+        self.headers = answer.headers
+        assert answer.headers["Content-Type"] == JSON
         return answer.status, json.loads(answer.read())
 
     def ask(self, route: str, **body: Any) -> Answer:
         return self.send(f"/v1/{route}", encoded(body))
+
+    def log(self, held: Any, offset: int, chunk: bytes, **more: str) -> Answer:
+        """Send a piece of a log of an attempt that acting.lease gave."""
+        said = {"QL_Attempt": held.attempt_id, "QL_Fence": str(held.fence), "QL_Token": held.token,
+                "QL_Offset": str(offset), "Content_Type": "application/octet-stream"}  # fmt: skip
+        return self.send("/v1/log", chunk, **(said | more))
 
     def call(self, step: str, /, **params: Any) -> list[dict[str, Any]]:
         """A step as a store calls it; fails when the answer is not 200."""
@@ -110,15 +80,19 @@ class Client:
 
 
 class Site:
-    """A running ingress and who comes through it."""
+    """A running ingress and who comes to it."""
 
-    def __init__(self, papers: Papers, settings: IngressSettings) -> None:
-        self.papers, self.settings = papers, settings
+    def __init__(self, dsn: str, authority: Authority, settings: IngressSettings) -> None:
+        self.dsn, self.authority, self.settings = dsn, authority, settings
         self.out = io.StringIO()
         self.ingress = Ingress(settings, Log("json", "debug", self.out))
 
-    def client(self, worker: str = "w1", **changes: Any) -> Client:
-        return Client(self.ingress.port, self.papers.context(worker, **changes))
+    def context(self, worker: str) -> ssl.SSLContext:
+        papers = self.authority.worker(worker)
+        return client_context(papers.certificate, papers.key, papers.ca)
+
+    def client(self, worker: str = "w1") -> Client:
+        return Client(self.ingress.port, self.context(worker))
 
     def lines(self, event: str = "") -> list[dict[str, Any]]:
         found = [json.loads(line) for line in self.out.getvalue().splitlines()]
@@ -134,11 +108,11 @@ class Site:
 
 
 @contextmanager
-def site_of(dsn: str, folder: Path, **changes: Any) -> Iterator[Site]:
+def site_of(dsn: str, authority: Authority, folder: Path, **changes: Any) -> Iterator[Site]:
     """An ingress on a database that the DSN's superuser owns, by a login of its own."""
-    papers = Papers(folder)
-    with login_of(dsn, LOGIN, WORKER) as login:
-        site = Site(papers, papers.settings(login, **changes))
+    with login_of(dsn, f"door_login_{next(_number)}", WORKER) as login:
+        settings, _ = load(None, {}, told(login, authority, folder))
+        site = Site(dsn, authority, replace(settings, **changes))
         site.ingress.start()
         try:
             yield site
