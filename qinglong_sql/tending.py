@@ -5,6 +5,7 @@ goes on until its lease ends, and is told of afterwards. What an earlier process
 is taken over at the start.
 """
 
+import math
 import os
 import select
 import time
@@ -30,6 +31,7 @@ AWAY_IDLE_MS = 1_000  # how often a door that is away is asked, unless something
 DRAIN_IDLE_MS = 100
 KILL_WITHIN_MS = 5_000
 SHIP_WITHIN_MS = 5_000
+CLEAR_WITHIN_MS = 1_000
 
 Ending = Literal["stopped", "replaced", "killed"]
 
@@ -93,7 +95,7 @@ class Tending:
             self._wait(moved, AWAY_IDLE_MS if self._port.away else IDLE_CLUSTER_MS)
         if self.interrupts():
             return self._drain()
-        self._ship_rest()
+        self._rest()
         self._log.say("error", "end", f"stopped: another process is worker {self._name} now")
         return "replaced"
 
@@ -230,16 +232,17 @@ class Tending:
             words = f"stopping: {_executions(worker.busy())} may take"
             words += f" {write_duration(self._drain_ms) if self._drain_ms else '0s'} to end"
             self._log.say("info", "draining", f"{words} (again: kill now)")
-        self._until_over(self._drain_ms, 1)
+        self._until_over(self._drain_ms, lambda: not worker.busy(), 1)
         if self.interrupts() > 1:
             self._log.say("warning", "killed", f"killing {_executions(worker.busy())}")
             worker.stop("shutdown", grace_ms=0)
-            self._until_over(KILL_WITHIN_MS, 1 << 30)
+            self._until_over(KILL_WITHIN_MS, lambda: not worker.busy())
+            self._rest()
             return "killed"
         if worker.busy() and not self._port.away:
             worker.renew_soon()
             self._trying(worker.settle)
-        self._ship_rest()
+        self._rest()
         if worker.busy():
             words = f"stopped; {_executions(worker.busy())} may go on for"
             words += f" {write_duration(worker.lease_ms)}, and longer if a process of this folder"
@@ -248,16 +251,21 @@ class Tending:
             self._log.say("info", "end", "stopped")
         return "stopped"
 
-    def _until_over(self, within_ms: int, interrupts: int) -> None:
+    def _until_over(
+        self, within_ms: int, over: Callable[[], bool], interrupts: float = math.inf
+    ) -> None:
+        """Tick until it is over, or the time is, or there are more interrupts than that."""
         end_ms = self._clock() + within_ms
         while True:
             moved = self._tick()
-            over = not self._worker.busy() or self._clock() >= end_ms
-            if over or self.interrupts() > interrupts:
+            if over() or self._clock() >= end_ms or self.interrupts() > interrupts:
                 return
             self._wait(moved, DRAIN_IDLE_MS)
 
-    def _ship_rest(self) -> None:
+    def _rest(self) -> None:
+        """Remove folders that launchers are about to leave, and ship what is left of logs."""
+        if not self._worker.busy():
+            self._until_over(CLEAR_WITHIN_MS, lambda: self._worker.due_at_ms() is None)
         if self._shipping and not self._port.away:
             left = self._shipping.rest(SHIP_WITHIN_MS)
             if left:
