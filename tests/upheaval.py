@@ -1,0 +1,241 @@
+"""A cluster of real processes on one PostgreSQL, and hands that do harm to it at random moments.
+
+Two controls, an ingress and three workers, each with a folder of its own. They and the launchers
+of what runs are killed, stopped for longer than a lease, ended as a supervisor does it, and started
+again. Only processes that were started here are harmed, by their ids.
+"""
+
+import json
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qinglong_sql.linux import start_ticks
+from tests import controls, workers
+from tests.controls import login_of
+from tests.workers import Authority, Served
+
+CONTROLS, WORKERS = 2, 3
+LONG_S = (workers.LEASE_MS / 1000 + 1, workers.LEASE_MS / 1000 + 4)  # a stop that outlasts a lease
+AWAY_S = (0.0, 7.0)  # how long something that was killed is not there
+
+
+@dataclass(slots=True)
+class Place:
+    """Somewhere a process of one kind lives: how another one is made, and the one that lives."""
+
+    name: str
+    make: Callable[[], controls.Process]
+    lives: controls.Process | None = None
+
+    def begin(self) -> controls.Process:
+        self.lives = self.make()
+        return self.lives
+
+    def end(self, number: signal.Signals) -> int:
+        """Send the signal that ends it, and wait; its exit code."""
+        assert self.lives is not None
+        return self.lives.stop(number)
+
+
+@dataclass(slots=True)
+class Cluster:
+    """All of it."""
+
+    folder: Path
+    authority: Authority
+    ingress: Place
+    controls: list[Place]
+    workers: list[Place]
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def places(self) -> list[Place]:
+        return [*self.controls, self.ingress, *self.workers]
+
+    def state(self, worker: Place) -> Path:
+        return self.folder / worker.name / "state"
+
+    def count(self, words: str) -> None:
+        with self._turn:
+            self.counts[words] += 1
+
+    def tell(self, words: str) -> None:
+        with self._turn:
+            self.wrong.append(words)
+
+    def texts(self) -> dict[str, str]:
+        """All that was said, by file."""
+        return {str(file.relative_to(self.folder)): file.read_text(encoding="utf-8")
+                for file in sorted(self.folder.glob("*/*.log"))}  # fmt: skip
+
+
+@contextmanager
+def cluster(dsn: str, folder: Path, *, slots: int = 4) -> Iterator[Cluster]:
+    """All of them, started; whatever lives at the end is killed."""
+    with ExitStack() as stack:
+        login = stack.enter_context(login_of(dsn))
+        door = stack.enter_context(login_of(dsn, workers.INGRESS_LOGIN, "ql_worker"))
+        authority, port = Authority(folder), workers.free_port()
+        url = f"https://{workers.HOST}:{port}"
+
+        def control(name: str) -> Place:
+            at = folder / name
+            at.mkdir()
+            return Place(name, lambda: controls.Process(login, at))
+
+        def worker(name: str) -> Place:
+            papers = authority.worker(name)
+            return Place(name, lambda: workers.worker_process(
+                name, papers, folder / name, url, "--drain-timeout", "3s", slots=slots
+            ))  # fmt: skip
+
+        made = Cluster(
+            folder,
+            authority,
+            Place("ingress", lambda: workers.ingress_process(
+                door, authority, folder / "ingress", port
+            )),
+            [control(f"control{number}") for number in range(CONTROLS)],
+            [worker(f"w{number}") for number in range(WORKERS)],
+        )  # fmt: skip
+        try:
+            for place in made.places():
+                place.begin()
+            for place in made.places():
+                assert place.lives
+                place.lives.ready()
+            yield made
+        finally:
+            for place in made.places():
+                if place.lives:
+                    with suppress(ProcessLookupError):
+                        place.lives.child.send_signal(signal.SIGCONT)
+                    place.lives.close()
+            for guard in guards(made):
+                guard.send(signal.SIGCONT, signal.SIGKILL)
+
+
+# -- launchers
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A launcher or a fork server, as a journal names it."""
+
+    kind: str
+    pid: int
+    ticks: int
+
+    def send(self, *numbers: signal.Signals) -> bool:
+        """Signal it, if it is still that process."""
+        for number in numbers:
+            if start_ticks(self.pid) != self.ticks:
+                return False
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+        return True
+
+
+def guards(cluster: Cluster) -> list[Guard]:
+    """Those that live now, of every worker."""
+    found: set[Guard] = set()
+    for worker in cluster.workers:
+        for journal in (cluster.state(worker) / "exec").glob("*/journal.json"):
+            with suppress(OSError, ValueError, KeyError):
+                said = json.loads(journal.read_text(encoding="utf-8"))
+                for kind in ("launcher", "forkserver"):
+                    found.add(Guard(kind, said[f"{kind}_pid"], said[f"{kind}_ticks"]))
+    return sorted((one for one in found if start_ticks(one.pid) == one.ticks), key=repr)
+
+
+# -- hands
+
+
+def harm(
+    cluster: Cluster, over: threading.Event, seed: int, pause_s: float
+) -> list[threading.Thread]:
+    """A hand for each kind of process, until it is over; then each of them is whole again."""
+    hands: list[Callable[[random.Random], None]] = [
+        lambda dice: served(cluster, dice.choice(cluster.workers), dice, over),
+        lambda dice: guarded(cluster, dice, over),
+        lambda dice: served(cluster, dice.choice([*cluster.controls, cluster.ingress]), dice, over),
+    ]
+
+    def hand(number: int, once: Callable[[random.Random], None]) -> None:
+        dice = random.Random(f"{seed}:{number}")
+        try:
+            while not over.wait(dice.uniform(0.1, 2 * pause_s)):
+                once(dice)
+        except Exception as error:
+            cluster.tell(f"hand {number}: {error!r}")
+
+    threads = [
+        threading.Thread(target=hand, args=[number, once], name=f"hand{number}")
+        for number, once in enumerate(hands)
+    ]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def served(cluster: Cluster, place: Place, dice: random.Random, over: threading.Event) -> None:
+    """Kill it, stop it for longer than a lease, or ask it to end; it is there again afterwards."""
+    kind = place.name.rstrip("0123456789")
+    kind = "worker" if kind == "w" else kind
+    how = dice.choice(["kill", "kill", "pause", "end"])
+    cluster.count(f"{kind} {how}")
+    assert place.lives
+    child = place.lives.child
+    if child.poll() is not None:
+        said = place.lives.text()[-2000:]
+        cluster.tell(f"{place.name} ended by itself with {child.returncode}: {said}")
+        place.begin()
+        return
+    if how == "pause":
+        child.send_signal(signal.SIGSTOP)
+        over.wait(dice.uniform(*LONG_S))
+        child.send_signal(signal.SIGCONT)
+        return
+    if how == "end":  # before that, TERM ends an interpreter that does not know of it yet
+        place.lives.until(lambda: place.lives and place.lives.lines("begin"), "it begins")
+    code = place.end(signal.SIGTERM if how == "end" else signal.SIGKILL)
+    if code != (0 if how == "end" else -signal.SIGKILL):
+        cluster.tell(f"{place.name} ended with {code} on {how}: {place.lives.text()[-2000:]}")
+    over.wait(dice.choice([0.0, 0.0, dice.uniform(*AWAY_S)]))
+    place.begin()
+
+
+def guarded(cluster: Cluster, dice: random.Random, over: threading.Event) -> None:
+    """The same to a launcher, now and then to a fork server: one at a time (DESIGN §9)."""
+    found = guards(cluster)
+    kind = dice.choice(["launcher", "launcher", "launcher", "forkserver"])
+    if not (mine := [one for one in found if one.kind == kind]):
+        return
+    one = dice.choice(mine)
+    how = dice.choice(["kill", "pause"])
+    if how == "kill":
+        if one.send(signal.SIGKILL):
+            cluster.count(f"{kind} kill")
+        return
+    if one.send(signal.SIGSTOP):
+        cluster.count(f"{kind} pause")
+        over.wait(dice.uniform(*LONG_S))
+        one.send(signal.SIGCONT)
+
+
+def healed(cluster: Cluster, within_s: float = 30.0) -> None:
+    """See that all of them are there, after the hands have left."""
+    for place in cluster.places():
+        if place.lives is None or place.lives.child.poll() is not None:
+            place.begin()
+    for place in cluster.places():
+        assert isinstance(place.lives, Served | controls.Process)
+        place.lives.until(lambda one=place.lives: one.lines("ready"), "it is ready", within_s)
