@@ -102,18 +102,20 @@ class Shipping:
         self._look(held, now_ms)
         self._weigh()
         sent = 0
-        while self._line and sent < MESSAGES_A_TICK and self._quiet_ms <= now_ms:
-            due_ms, _, log = self._line[0]
-            if due_ms > now_ms or self._clock() - now_ms > TICK_MS:
+        while (due_ms := self.due_at_ms()) is not None and due_ms <= now_ms:
+            if sent == MESSAGES_A_TICK or self._clock() - now_ms > TICK_MS:
                 break
-            heapq.heappop(self._line)
-            if log.due_ms == due_ms and self._logs.get(log.author.attempt_id) is log:
-                sent += self._ship(log)
+            sent += self._ship(heapq.heappop(self._line)[2])
         return sent
 
     def due_at_ms(self) -> int | None:
         """When `tick` has something to do by itself (CLOCK_BOOTTIME)."""
-        return max(self._line[0][0], self._quiet_ms) if self._line else None
+        while self._line:
+            due_ms, _, log = self._line[0]
+            if log.due_ms == due_ms and self._logs.get(log.author.attempt_id) is log:
+                return max(due_ms, self._quiet_ms)
+            heapq.heappop(self._line)  # it has another place by now, or none
+        return None
 
     def waiting(self) -> int:
         """How many logs of what ended are not wholly shipped yet."""
