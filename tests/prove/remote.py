@@ -89,7 +89,8 @@ def published(
     """Publish all flows with witness tasks; what follows a loss, by workflow and step."""
     dice = setting.random("tasks")
     made = {
-        f"f{number}": witness.workflow(steps, dice) for number, (_, steps) in enumerate(flows())
+        f"f{number}": witness.workflow(steps, dice)
+        for number, (_, steps) in enumerate(flows(setting.quick))
     }
     model = acting.model(witness.tasks(witnesses), made) | {"package": PACKAGE}
     store.call(
