@@ -166,12 +166,11 @@ class Remote:
         with self._http.getresponse() as answer:
             most = ANSWER_BYTES if answer.status == 200 else REFUSAL_BYTES
             raw = answer.read(most + 1)
-            whole = len(raw) <= most and not answer.length
-            gone = answer.will_close
-        if gone or not whole:
+            left, gone = answer.length, answer.will_close
+        if len(raw) > most or left:
+            raise http.client.HTTPException("an answer that does not end where it should")
+        if gone:
             self.close()
-        if len(raw) > most:
-            raise http.client.HTTPException("an answer without an end")
         return answer.status, raw
 
     def _look(self) -> None:
