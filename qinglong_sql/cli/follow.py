@@ -11,7 +11,7 @@ from qinglong_sql.store import Store
 
 LOOKS_A_READ = 2  # the database is asked at every second look at the files
 LOOKS_FOR_A_LOG = 10
-LOOKS_FOR_THE_REST = 50  # a worker ships within seconds what an attempt wrote at its end
+LOOKS_FOR_THE_REST = 100  # 10 s: a worker ships what an attempt wrote last within seconds
 
 
 class Follower:
