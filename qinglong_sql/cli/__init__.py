@@ -25,6 +25,7 @@ COMMANDS = {
     "edge": "edge",
     "control": "control",
     "publish": "package",
+    "withdraw": "withdraw",
     "start": "runs",
     "cancel": "cancel",
     "retry": "retry",
