@@ -45,6 +45,7 @@ server_reset_query_always = {always}
 server_reset_query = {reset}
 server_login_retry = 1
 default_pool_size = {sessions}
+query_wait_timeout = {wait_s}
 max_client_conn = 500
 ignore_startup_parameters = extra_float_digits,options
 log_connections = 0
@@ -110,11 +111,14 @@ def find() -> Path | None:
     return Path(found).resolve() if found else None
 
 
-def in_front_of(server: Server, *, reset: str = RESET, sessions: int = 20) -> Server:
+def in_front_of(
+    server: Server, *, reset: str = RESET, sessions: int = 20, wait_s: int = 120
+) -> Server:
     """The server with a pgbouncer of its own, through which `tests.server.dsn` leads from now on.
 
     reset: what is asked after each transaction; without it sessions keep what is left in them, as
     one in transaction mode has it by default. sessions: of each login and database, at most.
+    wait_s: how long who asks may wait for one, such as when the server is gone.
     Raises servers.NoServer with its own words when it does not come up.
     """
     program = find()
@@ -134,6 +138,7 @@ def in_front_of(server: Server, *, reset: str = RESET, sessions: int = 20) -> Se
             reset=reset,
             always=int(bool(reset)),
             sessions=sessions,
+            wait_s=wait_s,
         )
     )
     if user:
