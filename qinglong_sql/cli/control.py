@@ -133,7 +133,7 @@ def serve(settings: ControlSettings) -> Exit:
         return without_secrets(without_secrets(words_of(error), settings.dsn), secret)
 
     served = Control(settings, parts, log, words)
-    with Interrupts(lambda: served.ask("asked to stop"), leave_at_once, LEAVE_WITHIN_S):
+    with Interrupts(lambda: served.ask("asked to stop"), leave_at_once, LEAVE_WITHIN_S) as signals:
         log.say(
             "info",
             "begin",
@@ -149,7 +149,8 @@ def serve(settings: ControlSettings) -> Exit:
             if told_as(cause) is None:  # a bug of ours: all of it
                 raise cause from None
             return Exit.NOT_READY
-    return told(ending, log)
+        signals.over()
+        return told(ending, log)
 
 
 def told(ending: "Ending", log: Log) -> Exit:

@@ -134,6 +134,7 @@ def edge(
             killed = serve(served, signals)
         finally:
             store.close()
+        signals.over()
     leave(Exit.KILLED if killed else Exit.OK)
 
 
