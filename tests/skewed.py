@@ -40,6 +40,7 @@ Fired = tuple[str, int, int]  # trigger, scheduled, admitted
 # even when it is told to leave that clock alone (its issue 426); Python sleeps so from 3.11 on, and
 # gets EINVAL. On a busy machine cheroot sleeps while its threads begin, and a control process then
 # says that it cannot listen. Without the library no clock that is set can do this.
+MENDED = """\
 import select, time
 def sleep(seconds): select.select((), (), (), seconds)
 time.sleep = sleep
