@@ -16,6 +16,9 @@ from qinglong_sql.slot import DROPPED, LOGGED
 
 SECRET_BYTES = 65_536
 CHUNK = 65_536
+TAIL_BYTES = 64 * 1024
+LINE_BYTES = 4_096  # of the end of a full log: what stands before its first whole line
+FULL_LOG = "the log was full"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 RESET = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
@@ -122,7 +125,8 @@ def kill_children() -> None:
 class Log:
     """The log of an execution and the pipe that the command writes it through.
 
-    What a full disk does not take is counted, and told at its place by what is written next.
+    What a full disk does not take is counted, and told at its place by what is written next. Of
+    what is beyond the cap the end is kept in memory and written last: an error stands at the end.
     """
 
     def __init__(self, folder_fd: int, slot: memoryview[int]) -> None:
@@ -135,6 +139,8 @@ class Log:
         self.lost = 0
         self.why = "the disk was full"
         self.last = b"\n"
+        self.over = 0  # bytes after the cap
+        self.beyond = bytearray()  # the last of them
 
     def read(self, cap_bytes: int) -> bool:
         """Move one chunk of output to the log, as far as its cap lets; False when none is left."""
@@ -145,19 +151,28 @@ class Log:
         if not chunk:
             self.open = False
             return False
-        room = max(0, cap_bytes - self.slot[LOGGED])
+        room = 0 if self.over else max(0, cap_bytes - self.slot[LOGGED])
         note = self.note()
         wanted = (note + chunk)[:room]
-        written = max(0, self.write(wanted) - len(note)) if len(wanted) > len(note) else 0
-        if written < len(wanted) - len(note):  # a full disk costs the log, not the execution
-            self.lost += len(chunk) - written
+        taken = max(0, len(wanted) - len(note))
+        written = max(0, self.write(wanted) - len(note)) if taken else 0
+        self.lost += taken - written  # a full disk costs the log, not the execution
+        self.over += len(chunk) - taken
+        self.beyond += chunk[taken:]
+        del self.beyond[:-TAIL_BYTES]
         self.slot[DROPPED] += len(chunk) - written
         return True
 
-    def close_gap(self, cap_bytes: int) -> None:
-        """Tell what is lost at the end of the log, if there is room by now."""
-        if self.lost and self.slot[LOGGED] + len(self.note()) <= cap_bytes:
-            self.write(self.note())
+    def close(self) -> None:
+        """Tell what is lost at the end, and write the last of what was beyond the cap."""
+        last = bytes(self.beyond)
+        if self.over > len(last):
+            last = last[last.find(b"\n", 0, LINE_BYTES) + 1 :]
+        if self.over:
+            self.lost, self.why = self.lost + self.over - len(last), FULL_LOG
+        note = self.note()
+        if note or last:
+            self.slot[DROPPED] -= max(0, self.write(note + last) - len(note))
 
     def note(self) -> bytes:
         """The line for what was lost since the last write; nothing when nothing was."""

@@ -155,7 +155,10 @@ class Packages:
         """The files to be read now; what is gone is forgotten."""
         for name in self._entries.keys() - found.keys():
             entry = self._entries.pop(name)
-            kept = f"; package {entry.row['package_key']} stays active" if entry.row else ""
+            key = entry.row and entry.row["package_key"]
+            kept = (
+                f"; package {key} stays active until `qinglong-sql withdraw {key}`" if key else ""
+            )
             self._say("gone", f"{name} is gone{kept}", file=name)
         changed = []
         for name, sign in found.items():

@@ -20,6 +20,7 @@ from qinglong_sql.linux import boot_id, is_stopped, namespace, start_ticks
 from qinglong_sql.slot import MIN_MARGIN_MS
 
 LOG_CAP_BYTES = 4 * 1024 * 1024
+LOG_MAX_BYTES = LOG_CAP_BYTES + 65 * 1024  # with the last of what is beyond the cap
 GRACE_MS = STOP_GRACE_MS
 RECORD_BYTES = 64 * 1024
 # These say something of this process, not of what is read: time can help.

@@ -272,7 +272,7 @@ class Launcher:
         left = 16
         while left and self.log.open and self.read_log():
             left -= 1
-        self.log.close_gap(int(self.spec["log_cap_bytes"]))
+        self.log.close()
         why = self.why or "exit"
         kind = "ended" if self.slot[STATE] == EMPTY else "not_started"
         attempt = self.spec["attempt"]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from qinglong_sql.evidence import LOG_CAP_BYTES
+from qinglong_sql.evidence import LOG_MAX_BYTES
 
 # A run's id (DESIGN §4) and a step's key (§12): neither is ever a way out of the folder.
 RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,35}", re.ASCII)
@@ -31,7 +31,7 @@ class LogStore(Protocol):
 
         What is held already is not written again, and what would leave a gap is not written: the
         answer is where to go on. An empty chunk asks for it. An answer below `offset + len(chunk)`
-        says that the rest was not taken: a full disk, or the cap of LOG_CAP_BYTES. After `dropped`
+        says that the rest was not taken: a full disk, or the cap of LOG_MAX_BYTES. After `dropped`
         nothing is added any more. Raises ValueError for what cannot name a log.
         """
 
@@ -66,7 +66,7 @@ class FileLogStore:
     rest again when it wants to, or counts it as dropped.
     """
 
-    def __init__(self, root: Path, *, cap_bytes: int = LOG_CAP_BYTES) -> None:
+    def __init__(self, root: Path, *, cap_bytes: int = LOG_MAX_BYTES) -> None:
         self.root = root
         self._cap = cap_bytes
 

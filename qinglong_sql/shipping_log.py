@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from qinglong_sql.apart import read_plain
-from qinglong_sql.evidence import LOG_CAP_BYTES
+from qinglong_sql.evidence import LOG_MAX_BYTES
 from qinglong_sql.log_file import open_log, open_log_of, read_dropped
 
 CHUNK_BYTES = 256 * 1024
@@ -88,8 +88,8 @@ class Log:
         size = 0 if fd is None else os.fstat(fd).st_size
         if size < self.at:  # its command cut it off: what is new goes behind what was sent
             self.at = 0
-        room = min(CHUNK_BYTES, LOG_CAP_BYTES - self.there, size - self.at)
-        full = self.there + max(room, 0) >= LOG_CAP_BYTES
+        room = min(CHUNK_BYTES, LOG_MAX_BYTES - self.there, size - self.at)
+        full = self.there + max(room, 0) >= LOG_MAX_BYTES
         if self.given_up:
             room, full = 0, self.asked
         chunk = b"" if fd is None or room <= 0 else os.pread(fd, room, self.at)

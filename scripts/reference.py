@@ -26,7 +26,7 @@ BEGIN, END = "<!-- generated: {} -->", "<!-- end of {} -->"
 GROUPS = {
     "Write a package file": ("init", "check", "schema", "import-crontab", "cron"),
     "Run it": ("run", "edge", "publish", "start"),
-    "Go on, or end it": ("resume", "cancel", "retry", "attempt"),
+    "Go on, or end it": ("resume", "cancel", "retry", "attempt", "withdraw"),
     "Serve a cluster": ("control", "ingress", "worker", "ca", "workers"),
     "Let the clock start it": ("schedules", "trigger"),
     "Look": ("status", "runs", "show", "watch", "events", "explain", "logs", "graph"),

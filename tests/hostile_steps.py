@@ -15,7 +15,8 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from qinglong_sql.evidence import LOG_CAP_BYTES
+from qinglong_sql.command import TAIL_BYTES
+from qinglong_sql.evidence import LOG_CAP_BYTES, LOG_MAX_BYTES
 from qinglong_sql.limits import OUTPUT_BYTES
 from qinglong_sql.store import open_store
 from tests import acting
@@ -179,12 +180,12 @@ def _given_away(shell: Shell, run_id: str, told: str) -> Iterator[str]:
 
 def _unkept(shell: Shell, run_id: str, mib: int) -> Iterator[str]:
     """The flooded log is full, says so, and nothing else of the flood is left."""
-    lacks = mib * MIB - LOG_CAP_BYTES
+    lacks = mib * MIB - LOG_CAP_BYTES - TAIL_BYTES
     said = shell("logs", run_id, "log", "--tail", "0").stderr
-    if f"{lacks} bytes more are not kept" not in said:
+    if f"{lacks} bytes in it are not kept" not in said:
         yield f"logs says of the flood: {said!r}"
     for path, size in _files(shell.folder):
-        if size > LOG_CAP_BYTES and path.suffix == ".log":
+        if size > LOG_MAX_BYTES and path.suffix == ".log":
             yield f"{path} has {size} bytes"
         if path.name == "output.json":
             yield f"{path} was left"

@@ -41,10 +41,11 @@ auth_query = select rolname, coalesce(rolpassword, '') from pg_authid where roln
 admin_users = postgres
 pool_mode = transaction
 server_round_robin = 1
-server_reset_query_always = 1
+server_reset_query_always = {always}
 server_reset_query = {reset}
 server_login_retry = 1
-default_pool_size = 20
+default_pool_size = {sessions}
+query_wait_timeout = {wait_s}
 max_client_conn = 500
 ignore_startup_parameters = extra_float_digits,options
 log_connections = 0
@@ -110,28 +111,41 @@ def find() -> Path | None:
     return Path(found).resolve() if found else None
 
 
-def in_front_of(server: Server) -> Server:
+def in_front_of(
+    server: Server, *, reset: str = RESET, sessions: int = 20, wait_s: int = 120
+) -> Server:
     """The server with a pgbouncer of its own, through which `tests.server.dsn` leads from now on.
 
+    reset: what is asked after each transaction; without it sessions keep what is left in them, as
+    one in transaction mode has it by default. sessions: of each login and database, at most.
+    wait_s: how long who asks may wait for one, such as when the server is gone.
     Raises servers.NoServer with its own words when it does not come up.
     """
     program = find()
     if program is None:
         raise servers.NoServer("no pgbouncer here: apt-get install pgbouncer, or set PGBOUNCER")
     user = servers._server_user()
-    folder = server.scratch / "pgbouncer"
-    folder.mkdir(mode=0o700)
     port = servers._free_port()
+    folder = server.scratch / f"pgbouncer-{port}"
+    folder.mkdir(mode=0o700)
     (folder / "hba").write_text(HBA, encoding="utf-8")
     (folder / "users").write_text(f'"postgres" "{server.password}"\n')
     (folder / "ini").write_text(
-        SETTINGS.format(server=server.port, port=port, folder=folder, reset=RESET)
+        SETTINGS.format(
+            server=server.port,
+            port=port,
+            folder=folder,
+            reset=reset,
+            always=int(bool(reset)),
+            sessions=sessions,
+            wait_s=wait_s,
+        )
     )
     if user:
         for path in (folder, *folder.iterdir()):
             os.chown(path, user.pw_uid, user.pw_gid)
-        program = Path(shutil.copy2(program, server.scratch / "pgbouncer-program"))
-    log = server.scratch / "pgbouncer.log"
+        program = Path(shutil.copy2(program, folder.with_name(f"{folder.name}-program")))
+    log = server.scratch / f"{folder.name}.log"
     child = servers.child(
         [program, folder / "ini"], log, user, end=signal.SIGKILL, cwd=server.scratch
     )

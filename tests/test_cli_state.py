@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from qinglong_sql.cli.options import state_folder
+from qinglong_sql.command import TAIL_BYTES
+from qinglong_sql.evidence import LOG_CAP_BYTES
 from tests.shell import Shell, ended, until
 from tests.site import alive, kill_all_of
 
@@ -111,15 +113,17 @@ def test_an_interrupt_is_kept_until_the_database_answers(
         kill_all_of(tmp_path)
 
 
-def test_logs_says_that_a_full_log_has_no_end(sqlite_dsn: str, tmp_path: Path) -> None:
+def test_a_full_log_keeps_its_end_and_says_what_lacks(sqlite_dsn: str, tmp_path: Path) -> None:
     shell = Shell(tmp_path, sqlite_dsn)
-    shell.write("a.yaml", PACKAGE.format(key="a", run="head -c $SIZE /dev/zero; echo END"))
-    for size, full in ((5_000_000, True), (1000, False)):
+    shell.write("a.yaml", PACKAGE.format(key="a", run="head -c $SIZE /dev/zero; echo; echo END"))
+    gap = 5_000_005 - LOG_CAP_BYTES - TAIL_BYTES
+    for size, full in ((5_000_000, True), (LOG_CAP_BYTES + 9, False), (1000, False)):
         assert shell("run", "a.yaml", "--new", env={"SIZE": str(size)}).returncode == 0
         run_id = shell("runs").stdout.splitlines()[1].split()[0]
         done = shell("logs", run_id)
-        assert done.returncode == 0 and ("END" in done.stdout) is not full
+        assert done.returncode == 0 and done.stdout.endswith("\nEND\n")
+        assert (f"[{gap} bytes are not kept: the log was full]" in done.stdout) is full
         assert done.stderr == full * (
-            "this log is full at 4194304 bytes: 805700 bytes more are not kept\n"
+            f"this log is not whole: {gap} bytes in it are not kept: it was full\n"
         )
     shell.nothing_is_left()

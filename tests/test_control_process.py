@@ -13,12 +13,16 @@ import psycopg
 import pytest
 
 from qinglong_sql.store import open_store
-from tests import acting, server
+from tests import acting, pgbouncer, server
 from tests.binaries import default
 from tests.controls import GROUPS, LOGIN, Process, login_of
 from tests.server import Server
 from tests.shell import Shell
 from tests.test_control import BOOT, STOP
+
+
+# With a server that is gone, a pgbouncer lets who asks wait for 2 minutes unless it is told less.
+BOUNCED_S = 5
 
 
 @pytest.fixture
@@ -164,14 +168,16 @@ def test_a_server_that_does_not_answer_or_let_it_in_is_told_and_no_password(
 
 
 @pytest.fixture
-def own_server() -> Iterator[Server]:
+def own_server(pytestconfig: pytest.Config) -> Iterator[Server]:
     one = server.start(default())
     server.install(server.dsn(one), folder=one.binaries.folder)
+    if pytestconfig.getoption("--pgbouncer"):
+        one = pgbouncer.in_front_of(one, wait_s=BOUNCED_S)
     yield one
     server.stop(one)
 
 
-def test_a_server_that_hangs_does_not_keep_it_and_one_that_dies_ends_it(
+def test_a_postgres_that_hangs_does_not_keep_it_and_one_that_dies_ends_it(
     own_server: Server, stack: ExitStack, tmp_path: Path
 ) -> None:
     dsn = stack.enter_context(login_of(server.dsn(own_server)))

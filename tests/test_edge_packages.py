@@ -149,7 +149,9 @@ def test_the_package_of_a_file_that_goes_stays(desk: Desk) -> None:
     path = desk.write("a.yaml", "a")
     desk.look()
     path.unlink()
-    assert desk.look() == ["gone: a.yaml is gone; package a stays active"]
+    assert desk.look() == [
+        "gone: a.yaml is gone; package a stays active until `qinglong-sql withdraw a`"
+    ]
     assert desk.look() == []
     desk.write("renamed.yaml", "a")
     assert desk.look() == ["active: a generation 1 is active (renamed.yaml)"]

@@ -15,11 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from qinglong_sql import execution, forkserver, launcher, limits
+from qinglong_sql.command import TAIL_BYTES
 from qinglong_sql.execution import (
     Execution,
     ForkServer,
@@ -174,8 +176,29 @@ def test_output_of_both_streams_is_kept_up_to_the_cap_and_the_rest_is_counted(be
     one = bench.shell("echo out; echo err >&2; head -c 300000 /dev/zero", log_cap_bytes=1000)
     receipt = ended(one)
     log = (one.folder / "log").read_bytes()
-    assert log.startswith(b"out\nerr\n") and len(log) == 1000
-    assert (receipt.bytes_logged, receipt.bytes_dropped) == (1000, 300_008 - 1000)
+    assert log.startswith(b"out\nerr\n" + bytes(992) + b"\n[")
+    gap = 300_008 - 1000 - TAIL_BYTES
+    note = f"\n[{gap} bytes are not kept: the log was full]\n".encode()
+    assert log[1000:] == note + bytes(TAIL_BYTES)
+    assert (receipt.bytes_logged, receipt.bytes_dropped) == (len(log), gap)
+
+
+def test_of_a_full_log_the_error_at_its_end_is_kept(bench: Bench) -> None:
+    script = "seq 1 50000; echo the error >&2; exit 3"
+    one = bench.shell(script, log_cap_bytes=2000)
+    receipt = ended(one)
+    lines = (one.folder / "log").read_bytes().decode().splitlines()
+    assert lines[0] == "1" and lines[-2:] == ["50000", "the error"]
+    at = next(at for at, line in enumerate(lines) if "not kept: the log was full" in line)
+    assert all(a == str(int(b) - 1) for a, b in pairwise(lines[at + 1 : -1])), "whole lines"
+    assert f"[{receipt.bytes_dropped} bytes" in lines[at]
+
+
+def test_what_is_little_over_the_cap_is_whole(bench: Bench) -> None:
+    one = bench.shell("seq 1 1000", log_cap_bytes=2000)
+    receipt = ended(one)
+    assert (one.folder / "log").read_text().split() == [str(n) for n in range(1, 1001)]
+    assert receipt.bytes_dropped == 0
 
 
 def test_the_last_output_before_the_end_is_not_lost(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qinglong_sql import log_store
-from qinglong_sql.evidence import LOG_CAP_BYTES
+from qinglong_sql.evidence import LOG_MAX_BYTES
 from qinglong_sql.log_file import read_dropped
 from qinglong_sql.log_store import FileLogStore, ending, take
 
@@ -55,7 +55,7 @@ def test_a_log_is_capped_and_the_answer_says_so(store: FileLogStore) -> None:
     assert store.append(RUN, "a", 1, 90, b"y" * 90) == 100
     assert store.append(RUN, "a", 1, 100, b"z") == 100
     assert held(store) == b"x" * 90 + b"y" * 10
-    assert FileLogStore(store.root)._cap == LOG_CAP_BYTES
+    assert FileLogStore(store.root)._cap == LOG_MAX_BYTES
 
 
 def test_a_log_that_was_ended_stays_as_it_is(store: FileLogStore) -> None:

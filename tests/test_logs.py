@@ -280,9 +280,12 @@ def test_a_full_log_says_what_it_does_not_hold(scene: Scene) -> None:
     scene.begin("a", 2)
     with scene.live(scene.held["build"]).open("wb") as log:
         log.truncate(LOG_CAP_BYTES)
-    full = f"the log of build, attempt 1 is full at {LOG_CAP_BYTES} bytes: "
+    whose = "the log of build, attempt 1"
     done = scene.shell("logs", scene.run_id, "--tail", "0")
-    assert done.stderr == f"{full}what the step wrote after them is not kept\n"
+    assert done.stderr == (
+        f"{whose} is full at {LOG_CAP_BYTES} bytes:"
+        " of what follows the end is written when the step ends\n"
+    )
     scene.end("build")
     dropped_file(scene.kept(scene.held["build"])).write_text("77\n")
     for words in ((), ("-f",)):
@@ -291,7 +294,7 @@ def test_a_full_log_says_what_it_does_not_hold(scene: Scene) -> None:
             acting.cancel(scene.store, scene.run_id)
             acting.converge(scene.store, scene.run_id)
         done = scene.shell("logs", scene.run_id, "--tail", "0", *words)
-        assert done.stderr == f"{full}77 bytes more are not kept\n"
+        assert done.stderr == f"{whose} is not whole: 77 bytes in it are not kept: it was full\n"
 
 
 def test_a_log_with_a_hole_says_so_also_when_nothing_of_it_is_there(scene: Scene) -> None:

@@ -85,7 +85,7 @@ def test_a_full_log_of_which_nothing_is_missing_is_whole(
     take(logs, run_id, "a", 1, 0, b"full", 0)
     assert shell("logs", run_id).stderr == ""
     ending(logs.path(run_id, "a", 1)).write_text("7\n")
-    assert "is full at 4 bytes: 7 bytes more are not kept" in shell("logs", run_id).stderr
+    assert "is not whole: 7 bytes in it are not kept: it was full" in shell("logs", run_id).stderr
 
 
 def test_without_a_log_here_it_says_where_it_is(

@@ -13,10 +13,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from qinglong_sql.readiness import CONTROL_GROUPS, Unready, assert_ready
 from qinglong_sql.store.pooled import PooledStore, open_pool
 from qinglong_sql.store.postgres import PostgresStore, open_postgres_store
 from qinglong_sql.store.steps import STEPS
 from tests import acting, pgbouncer
+from tests.controls import Process
 from tests.lives import Lived
 from tests.pgbouncer import CONNECT, Pooler
 from tests.server import Server
@@ -119,6 +121,74 @@ def test_a_control_process_boots_works_and_stops(
             control.kill()
             control.wait(5)
     assert "error" not in told().lower(), told()
+
+
+def test_a_login_and_its_database_are_looked_at_through_it(
+    login: str, postgres_dsn: str, pooler: Pooler, tmp_path: Path
+) -> None:
+    """`assert_ready` and `doctor`: all is right, and then a drift, which is named."""
+    shell, before = Shell(tmp_path, login), pooler.figures(name_of(postgres_dsn))
+    with contextlib.closing(open_pool(login, size=2, within_s=10)) as pool:
+        with pool.connection() as connection:
+            found = assert_ready(connection, CONTROL_GROUPS)
+        assert found.writable and found.server == pooler.server.binaries.version
+        well = shell.process("doctor", "--dsn", login)
+        assert well.returncode == 0, well.stderr
+        assert f"schema: {found}" in well.stdout.splitlines()
+        with psycopg.connect(postgres_dsn, autocommit=True) as dba:
+            dba.execute("grant insert on ql.run to ql_reader")
+        drift = (
+            "table ql.run: ql_reader has INSERT too many: revoke insert on ql.run from ql_reader"
+        )
+        with pytest.raises(Unready) as caught, pool.connection() as connection:
+            assert_ready(connection, CONTROL_GROUPS)
+        assert caught.value.wrong == (drift,)
+    for command, way in (("doctor", ""), ("control", "readiness: ")):
+        more = ("--listen", "127.0.0.1:0") if command == "control" else ()
+        done = shell.process(command, "--dsn", login, *more)
+        assert done.returncode == 6, done.stderr
+        assert done.stderr.strip().endswith(f"not ready: {way}QL503 {drift}"), done.stderr
+    after = pooler.figures(name_of(postgres_dsn))
+    assert after["transactions"] - before["transactions"] >= 10, "nothing went around it"
+
+
+# application_name is what pgbouncer itself gives each client's transactions
+HELD = """
+  select 'setting ' || s.name || ' ' || s.setting from pg_settings as s
+    where s.source = 'session' and s.name <> 'application_name'
+  union all select 'prepared ' || p.statement from pg_prepared_statements as p
+  union all select 'listens ' || c from pg_listening_channels() as c
+  union all select 'lock ' || l.objid::text from pg_locks as l
+    where l.locktype = 'advisory' and l.pid = pg_backend_pid()
+  union all select 'table ' || c.relname from pg_class as c where c.relpersistence = 't'
+  order by 1"""
+
+
+def test_who_gets_a_session_after_it_finds_nothing_in_it(
+    login: str, postgres_dsn: str, postgres_server: Server, tmp_path: Path
+) -> None:
+    """Nothing is taken from its sessions here, and there is one for all."""
+    one = pgbouncer.in_front_of(postgres_server, reset="", sessions=1)
+    shared = login.replace(f":{postgres_server.entry}/", f":{one.entry}/")
+
+    def held() -> tuple[int, list[str]]:
+        with contextlib.closing(CONNECT(shared, autocommit=True)) as connection:
+            rows = connection.execute(f"select pg_backend_pid(), array({HELD})").fetchall()
+        return rows[0]
+
+    before = held()
+    with contextlib.closing(open_postgres_store(postgres_dsn)) as store:
+        acting.publish(store, {"a": []})
+        run_id = acting.start(store)
+        with contextlib.closing(Process(shared, tmp_path)) as control:
+            control.ready().until(lambda: store.read("attempt_state", run_id=run_id), "admitted")
+            assert control.stop() == 0, control.text()
+    assert Shell(tmp_path, shared).process("doctor", "--dsn", shared).returncode == 0
+    assert held() == before, "the same session, as it was"
+    with contextlib.closing(CONNECT(shared, autocommit=True)) as connection:
+        connection.execute("set jit = off")
+        connection.execute("select pg_advisory_lock(7)")
+    assert {"lock 7", "setting jit off"} <= set(held()[1]) - set(before[1]), "it would be seen"
 
 
 # --- teeth: what would not work is noticed

@@ -393,7 +393,7 @@ def test_a_read_only_server_is_refused_before_anything_else(
 def test_a_server_of_another_version_is_refused(
     door: tuple[str, Connection], monkeypatch: pytest.MonkeyPatch, majors: range
 ) -> None:
-    """There is none here, so the range moves instead of the server."""
+    """On both sides: the range moves instead of the server. test_control_version has a real 14."""
     monkeypatch.setattr(readiness, "MAJORS", majors)
     said = f"use one from {majors[0]} to {majors[-1]}"
     error = spoil(door[1], "select 1")

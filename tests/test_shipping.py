@@ -16,7 +16,7 @@ import pytest
 
 from qinglong_sql import shipping_log
 from qinglong_sql.errors import Fenced, Unknown
-from qinglong_sql.evidence import LOG_CAP_BYTES
+from qinglong_sql.evidence import LOG_MAX_BYTES
 from qinglong_sql.holding import Held
 from qinglong_sql.log_file import read_dropped
 from qinglong_sql.log_store import FileLogStore, ending, take
@@ -155,7 +155,7 @@ def test_what_began_and_ended_between_two_looks_is_one_message(quay: Quay) -> No
 
 
 def test_a_log_that_grows_faster_than_it_ships_holds_nobody_up(quay: Quay) -> None:
-    loud, calm = quay.begin(1, b"x" * (LOG_CAP_BYTES - 10)), quay.begin(2, b"calm\n")
+    loud, calm = quay.begin(1, b"x" * (LOG_MAX_BYTES - 10)), quay.begin(2, b"calm\n")
     assert quay.tick() == 2
     assert quay.sent == [(f"{RUN}-1", 0, CHUNK_BYTES, None), (f"{RUN}-2", 0, 5, None)]
     quay.tick()
@@ -163,7 +163,7 @@ def test_a_log_that_grows_faster_than_it_ships_holds_nobody_up(quay: Quay) -> No
     quay.end(loud, calm)
     assert quay.tick(1) == MESSAGES_A_TICK
     quay.drain()
-    assert len(quay.there(1) or b"") == LOG_CAP_BYTES - 10 and not quay.here()
+    assert len(quay.there(1) or b"") == LOG_MAX_BYTES - 10 and not quay.here()
 
 
 def test_a_tick_sends_a_bounded_number_and_all_get_their_turn(quay: Quay) -> None:
@@ -182,12 +182,12 @@ def test_a_tick_sends_a_bounded_number_and_all_get_their_turn(quay: Quay) -> Non
 
 
 def test_what_is_beyond_the_cap_is_counted(quay: Quay) -> None:
-    one = quay.begin(1, b"x" * LOG_CAP_BYTES)
+    one = quay.begin(1, b"x" * LOG_MAX_BYTES)
     quay.write(one, b"written by itself")
     (one.folder / "receipt.json").write_text(json.dumps(receipt(one) | {"bytes_dropped": 100}))
     quay.end(one)
     quay.drain()
-    assert len(quay.there(1) or b"") == LOG_CAP_BYTES
+    assert len(quay.there(1) or b"") == LOG_MAX_BYTES
     assert quay.dropped(1) == 100 + len("written by itself") and not quay.here()
 
 
@@ -195,7 +195,7 @@ def receipt(one: Held) -> dict[str, object]:
     return {"attempt": one.attempt_id, "launcher_pid": 1, "launcher_ticks": 1, "boot_id": "b",
             "kind": "ended", "why": "exit", "exit": "exit:0", "reason": None, "go_boot_ms": 1,
             "go_at_ms": 1, "end_boot_ms": 1, "end_at_ms": 1, "tree": "empty",
-            "bytes_logged": LOG_CAP_BYTES, "bytes_dropped": 0, "error": None}  # fmt: skip
+            "bytes_logged": LOG_MAX_BYTES, "bytes_dropped": 0, "error": None}  # fmt: skip
 
 
 # --- the other side is away, or answers strangely
@@ -255,7 +255,7 @@ def test_lost_messages_lost_answers_and_restarts_lose_and_double_nothing(
         if living and chance.random() < 0.5:
             one = chance.choice(living)
             more = chance.randbytes(chance.choice([1, 100, CHUNK_BYTES + 7]))
-            if len(wrote[one.number]) + len(more) < LOG_CAP_BYTES:
+            if len(wrote[one.number]) + len(more) < LOG_MAX_BYTES:
                 quay.write(one, more)
                 wrote[one.number] += more
         if living and chance.random() < 0.05:
@@ -464,4 +464,4 @@ def test_at_the_end_it_ships_what_it_can_in_its_time(quay: Quay) -> None:
 
 def test_the_same_limits_hold_on_both_sides() -> None:
     assert ROUTES["log"].body_bytes == CHUNK_BYTES == 256 * 1024
-    assert FileLogStore(Path("x"))._cap == shipping_log.LOG_CAP_BYTES
+    assert FileLogStore(Path("x"))._cap == shipping_log.LOG_MAX_BYTES

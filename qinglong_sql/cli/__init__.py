@@ -28,6 +28,7 @@ COMMANDS = {
     "worker": "worker",
     "ca": "ca",
     "publish": "package",
+    "withdraw": "withdraw",
     "start": "runs",
     "cancel": "cancel",
     "retry": "retry",

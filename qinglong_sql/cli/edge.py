@@ -113,7 +113,8 @@ def edge(
         known, slots=slots or known.slots, drain_ms=known.drain_ms if drain_ms is None else drain_ms
     )
     log = Log("json" if log_format == "json" else "text", quiet)
-    with only_one(folder):
+    # Whatever is heard from here on ends it in order: what is made below is never left half way.
+    with Interrupts(None, None, LEAVE_WITHIN_S) as signals, only_one(folder):
         store = open_sqlite(path, create=True, profile=setting.profile)
         try:
             if store.profile == "standalone" != profile:
@@ -130,14 +131,15 @@ def edge(
                 status_file=status_file and status_file.absolute(),
                 keep_ms=keep_ms,
             )
-            killed = serve(served)
+            killed = serve(served, signals)
         finally:
             store.close()
+        signals.over()
     leave(Exit.KILLED if killed else Exit.OK)
 
 
-def serve(served: Edge) -> bool:
-    """Serve until interrupts end it; whether executions were killed."""
+def serve(served: Edge, signals: Interrupts) -> bool:
+    """Serve until interrupts end it, also those from before; whether executions were killed."""
 
     def out() -> None:
         try:
@@ -145,11 +147,12 @@ def serve(served: Edge) -> bool:
         finally:
             os._exit(Exit.KILLED)
 
+    served.interrupts = lambda: signals.count
+    signals.tell(served.wake, out)
     try:
-        with Interrupts(served.wake, out, LEAVE_WITHIN_S) as signals:
-            served.interrupts = lambda: signals.count
-            served.serve()
+        served.serve()
     finally:
+        signals.tell()
         served.close()
     return served.killed
 

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from qinglong_sql.cli.exits import Exit
 from qinglong_sql.cli.words import complain
@@ -30,6 +31,7 @@ class Interrupts:
         self._turn = threading.Lock()
         self.tell(wake, out)
         self._within_s = within_s
+        self._before: dict[int, Any] = {}
         self._over = threading.Event()
 
     def tell(
@@ -39,6 +41,10 @@ class Interrupts:
         with self._turn:
             self._wake = wake or (lambda: None)
             self._out = out or leave
+
+    def over(self) -> None:
+        """All has ended: while the interpreter does, nothing heard may change the exit code."""
+        self._before = dict.fromkeys(self._before, signal.SIG_IGN)
 
     def __enter__(self) -> "Interrupts":
         nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

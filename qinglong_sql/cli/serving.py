@@ -32,7 +32,7 @@ def serve(
     """Be that process until it is over; how it ended."""
     from qinglong_sql.control_boot import BootFailed
 
-    with Interrupts(lambda: served.ask("asked to stop"), leave_at_once, LEAVE_WITHIN_S):
+    with Interrupts(lambda: served.ask("asked to stop"), leave_at_once, LEAVE_WITHIN_S) as signals:
         log.say(
             "info",
             "begin",
@@ -48,7 +48,8 @@ def serve(
             if told_as(cause) is None:  # a bug of ours: all of it
                 raise cause from None
             return Exit.NOT_READY
-    return told(ending, log)
+        signals.over()
+        return told(ending, log)
 
 
 def place_of(dsn: str) -> str:

@@ -159,10 +159,11 @@ class Tail:
             return None
         if size < LOG_CAP_BYTES:
             return f"is not whole: {dropped} bytes are not kept: the disk was full or failed"
-        more = (
-            "what the step wrote after them is" if dropped is None else f"{dropped} bytes more are"
-        )
-        return f"is full at {size} bytes: {more} not kept"
+        if dropped:
+            return f"is not whole: {dropped} bytes in it are not kept: it was full"
+        if self.attempt["finished_at_ms"] is None and size == LOG_CAP_BYTES:
+            return f"is full at {size} bytes: of what follows the end is written when the step ends"
+        return None
 
     def _dropped(self) -> int | None:
         for path, _ in places(self._where, self.attempt):
