@@ -61,12 +61,14 @@ class Authority:
         ca.revoke(self.folder, name)
 
 
-def told(dsn: str, authority: Authority, folder: Path, port: int = 0) -> dict[str, str]:
+def told(
+    dsn: str, authority: Authority, folder: Path, port: int = 0, host: str = HOST
+) -> dict[str, str]:
     """The settings of an ingress, as an environment."""
-    papers = authority.ingress()
+    papers = authority.ingress(host)
     said = {
         "dsn": dsn,
-        "listen": f"{HOST}:{port}",
+        "listen": f"{host}:{port}",
         "health_listen": f"{HOST}:0",
         "certificate": papers.certificate,
         "key": papers.key,
@@ -140,21 +142,30 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def ingress_process(login: str, authority: Authority, folder: Path, port: int) -> Served:
+def ingress_process(
+    login: str, authority: Authority, folder: Path, port: int, host: str = HOST
+) -> Served:
     """`qinglong-sql ingress` at a port."""
     return Served(
         "ingress", folder, "ingress", "--log-format", "json",
-        **told(login, authority, folder, port),
+        **told(login, authority, folder, port, host),
     )  # fmt: skip
 
 
 def worker_process(
-    name: str, papers: Papers, folder: Path, url: str, *words: str, slots: int = 4, **env: str
+    name: str,
+    papers: Papers,
+    folder: Path,
+    url: str,
+    *words: str,
+    slots: int = 4,
+    lease_ms: int = LEASE_MS,
+    **env: str,
 ) -> Served:
     """`qinglong-sql worker` behind an ingress, its state in `folder/state`."""
     return Served(
         name, folder, "worker", "--ingress", url, "--certificate", str(papers.certificate),
         "--key", str(papers.key), "--ca", str(papers.ca), "--queue", "default",
-        "--slots", str(slots), "--lease", f"{LEASE_MS // 1000}s",
+        "--slots", str(slots), "--lease", f"{lease_ms // 1000}s",
         "--state", str(folder / "state"), "--log-format", "json", *words, **env,
     )  # fmt: skip
