@@ -185,7 +185,7 @@ class Ingress:
         door = Door(shown.context, answerer, self.meter, self._refused)
         over = asyncio.Event()
         try:
-            port = await door.open(*self._settings.listen)
+            port = await door.listen(*self._settings.listen)
         except BaseException as error:
             listens.set_exception(error)
             return

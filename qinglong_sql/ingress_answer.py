@@ -34,6 +34,7 @@ THREADS: Final = 4  # and connections to the database
 THREADS_OF_A_WORKER: Final = 2
 BUDGET_BYTES: Final = 32 * 1024 * 1024  # of bodies and of answers, for all
 BUDGET_OF_A_WORKER: Final = BUDGET_BYTES // 4
+SMALL_BYTES: Final = 16 * 1024  # what is no longer needs no part of it: IN_FLIGHT bounds it
 WAIT_S: Final = 2.0  # for a share of what all have
 CALL_S: Final = 10.0  # after that a database counts as away, whatever becomes of the call
 MINUTE_MS: Final = 60_000
@@ -193,7 +194,8 @@ class Answerer:
                 worker_id, lambda: self._calls.answer(route, headers, body, principal)
             )
         finally:
-            self._budget.give(worker_id, held)
+            if held:
+                self._budget.give(worker_id, held)
         return self._unrefused(found)
 
     def _promised(self, request: web.BaseRequest, route: Route) -> int:
@@ -213,7 +215,9 @@ class Answerer:
         return size
 
     async def _hold(self, worker_id: str, size: int) -> int:
-        """Take a part of the memory that all share, to be given back."""
+        """Take a part of the memory that all share, to be given back; how much it is."""
+        if size <= SMALL_BYTES:
+            return 0
         try:
             await self._budget.take(worker_id, size, WAIT_S)
         except Exhausted:

@@ -54,6 +54,7 @@ async def send(
             for at in range(0, len(body), CHUNK):
                 bound.reschedule(loop.time() + STALL_S)
                 await answer.write(body[at : at + CHUNK])
+                await request.writer.drain()  # aiohttp does it for what is larger alone
             await answer.write_eof()
     except TimeoutError:
         visitor.end()

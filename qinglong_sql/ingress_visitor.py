@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ CONNECTIONS: Final = 512
 IDLE_S: Final = 75
 BACKLOG: Final = 512
 RECEIVE_BYTES: Final = 64 * 1024  # of the kernel for a socket, and so what one read may bring
+WAITING_BYTES: Final = 64 * 1024  # of answers that a client does not take
 PAUSE_S: Final = 0.1  # after an accept that failed: no descriptors, say
 HEAD_BYTES: Final = 8_190
 HEADERS: Final = 64
@@ -39,6 +41,10 @@ WHY: Final = {
     "WRONG_VERSION_NUMBER": "no TLS",
     "UNEXPECTED_MESSAGE": "no TLS",
 }
+
+# asyncio reads TLS into a buffer of 256 KiB for each connection, filled with zeros from the start;
+# a record of TLS has 16 KiB.
+SSLProtocol.max_size = 32 * 1024
 
 Refused = Callable[[str, str, str], object]  # reason, words, address
 
@@ -69,6 +75,8 @@ class Visitor(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake is over: see whose certificate it is."""
         super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=WAITING_BYTES)
         self.address = address_of(transport.get_extra_info("peername"))
         found = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
         try:
@@ -82,7 +90,7 @@ class Visitor(RequestHandler):
         self.door.left(self)
         super().connection_lost(exc)
 
-    def handle_error(
+    def unreadable(
         self,
         request: web.BaseRequest,
         status: int = 500,
@@ -114,8 +122,11 @@ class Visitor(RequestHandler):
             transport.abort()
 
 
+setattr(Visitor, "handle_error", Visitor.unreadable)  # noqa: B010  aiohttp's name for it
+
+
 class Door:
-    """Accepts connections from `open` to `close`, all on one event loop.
+    """Accepts connections from `listen` to `close`, all on one event loop.
 
     context: what a new connection is shown. answer: aiohttp's handler of a request.
     """
@@ -134,7 +145,7 @@ class Door:
         self._greeted: dict[asyncio.Task[None], None] = {}
         self._accepting: list[asyncio.Task[None]] = []
 
-    async def open(self, host: str, port: int) -> int:
+    async def listen(self, host: str, port: int) -> int:
         """Listen; the port. Raises OSError."""
         found = await self._loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -205,11 +216,14 @@ class Door:
                     continue
                 if len(self._greeted) >= HANDSHAKES:
                     self.refused("crowded", "newer connections came", "")
-                    next(iter(self._greeted)).cancel()
+                    oldest = next(iter(self._greeted))
+                    del self._greeted[oldest]
+                    oldest.cancel()
                 task = self._loop.create_task(self._greet(accepted, address_of(place)))
                 self._greeted[task] = None
                 self.meter.handshakes.set(len(self._greeted))
                 task.add_done_callback(self._met)
+                await asyncio.sleep(0)  # accepting does not let others go by itself
 
     def _met(self, task: "asyncio.Task[None]") -> None:
         self._greeted.pop(task, None)
