@@ -16,12 +16,14 @@ from qinglong_sql.cli.serving import place_of, secret_of, words_without
 from qinglong_sql.cli.words import print_json, say
 from qinglong_sql.control_log import LEVELS, Log
 from qinglong_sql.errors import NotReady
+from qinglong_sql.holding import Held
 from qinglong_sql.port import Port, Shut
 from qinglong_sql.setting_file import SettingFault
 from qinglong_sql.tending import Taken, Tending
 from qinglong_sql.watched import Watched
 from qinglong_sql.worker import Worker
 from qinglong_sql.worker_settings import PREFIX, WorkerSettings, load, shown
+from qinglong_sql.workplace import End, Gone
 
 LEAVE_WITHIN_S = 8.0
 OFFERS = 32  # at once; their specs come in one answer
@@ -176,7 +178,7 @@ def _through_ingress(
 
     state = settings.state_folder(name)
     shipping = Shipping(send, state, note=lambda said: log.say("warning", "logs", said))
-    worker = _worker(settings, door, name, log, on_end=shipping.keep)
+    worker = _worker(settings, door, name, log, shipping.keep)
     renewal = Renewal(papers, name, ask, log)
     _begin(settings, worker, name, remote.place, log)
     return Tending(
@@ -198,12 +200,33 @@ def _with_login(
     port = PostgresPort(dsn, name=name, lease_ms=settings.lease, password=password)
     place = place_of(dsn)
     door = Watched(port, f"PostgreSQL ({place})", log)
-    worker = _worker(settings, door, name, log)
+    worker = _worker(settings, door, name, log, lambda held: None)
     _begin(settings, worker, name, place, log)
     return Tending(worker, door, log, words, name=name, drain_ms=settings.drain_timeout)
 
 
-def _worker(settings: WorkerSettings, port: Port, name: str, log: Log, **options: Any) -> Worker:
+def _worker(
+    settings: WorkerSettings,
+    port: Port,
+    name: str,
+    log: Log,
+    on_end: Callable[[Held], object],
+) -> Worker:
+    def ended(held: Held) -> None:
+        on_end(held)
+        if isinstance(held.end, End) and held.end.how == "not_started":
+            return
+        how = _how(held.end)
+        log.say(
+            "info",
+            "ended",
+            f"run {held.run_id}: {held.step_key} #{held.number} {how}",
+            run_id=held.run_id,
+            step_key=held.step_key,
+            number=held.number,
+            how=how,
+        )
+
     return Worker(
         port,
         settings.state_folder(name),
@@ -215,8 +238,15 @@ def _worker(settings: WorkerSettings, port: Port, name: str, log: Log, **options
         note=lambda said: log.say("warning", "fault", said),
         name=name,
         base_dir=settings.base_dir and settings.base_dir.absolute(),
-        **options,
+        on_end=ended,
     )
+
+
+def _how(end: End | Gone | None) -> str:
+    """How an execution ended, in a word or two."""
+    if isinstance(end, End):
+        return f"exit {end.exit_code}" if end.how == "exit" else end.how
+    return f"gone: {end.reason}" if end else "was settled before"
 
 
 def _begin(settings: WorkerSettings, worker: Worker, name: str, place: str, log: Log) -> None:
