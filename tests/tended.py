@@ -17,6 +17,17 @@ from qinglong_sql.worker import Worker
 from tests.site import PATIENCE_S, Site
 
 
+def decide(
+    site: Site, true: Callable[[], object], what: str, told: Callable[[], str] = str
+) -> None:
+    """Do what a control process does until it is so."""
+    end, turn = time.monotonic() + PATIENCE_S, Turn(whole=True)
+    while not true():
+        assert time.monotonic() < end, f"in vain until {what}; {told()}"
+        turn = local_cycle(site.store, turn, STANDALONE, owing=lambda: False).next
+        time.sleep(0.01)
+
+
 class Near:
     """A port to a database of this machine, with the worker's steps alone.
 
@@ -77,11 +88,7 @@ class Tended:
 
     def until(self, true: Callable[[], object], what: str = "it is so") -> None:
         """Decide what is due, as a control process does, until it is so."""
-        end, turn = time.monotonic() + PATIENCE_S, Turn(whole=True)
-        while not true():
-            assert time.monotonic() < end, f"in vain until {what}; {self._told()}"
-            turn = local_cycle(self.site.store, turn, STANDALONE, owing=lambda: False).next
-            time.sleep(0.01)
+        decide(self.site, true, what, self._told)
 
     def finish(self, run_id: str) -> str:
         """Until a run has ended; how."""
