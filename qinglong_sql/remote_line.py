@@ -22,6 +22,8 @@ class Line:
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._sock = sock
         self._end_s = 0.0
+        self._readers = 0
+        self._closed = False
 
     def until(self, end_s: float) -> None:
         """From now on nothing waits longer than this moment of time.monotonic()."""
@@ -35,7 +37,8 @@ class Line:
             view = view[self._sock.send(view) :]
 
     def makefile(self, mode: str, *args: Any) -> io.BufferedReader:
-        """What comes in."""
+        """What comes in; the line stands until it is closed as well, like a socket."""
+        self._readers += 1
         return io.BufferedReader(cast(io.RawIOBase, _Incoming(self)))
 
     def receive(self, buffer: Any) -> int:
@@ -44,8 +47,16 @@ class Line:
         return self._sock.recv_into(buffer)
 
     def close(self) -> None:
-        """Hang up."""
-        self._sock.close()
+        """Hang up, when nobody reads any more: http.client does it before a last answer is read."""
+        self._closed = True
+        if self._readers == 0:
+            self._sock.close()
+
+    def left(self) -> None:
+        """A reader has ended."""
+        self._readers -= 1
+        if self._closed:
+            self.close()
 
     def _patient(self) -> None:
         left_s = self._end_s - time.monotonic()
@@ -63,6 +74,11 @@ class _Incoming(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         return self._line.receive(buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._line.left()
 
 
 class Places:

@@ -1,7 +1,9 @@
 """A worker's way through the ingress: what is lost is asked again, and nothing waits for ever."""
 
 import json
+import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -174,12 +176,43 @@ def test_what_is_no_answer_of_an_ingress_is_told(authority: Authority, answer: b
         remote.close()
 
 
+@pytest.mark.parametrize("more", ["", "Connection: close\r\n"], ids=["kept", "last"])
+def test_the_last_answer_of_a_line_is_read_as_well(authority: Authority, more: str) -> None:
+    """An ingress hangs up behind many a refusal, and what it said is what matters."""
+    for status, body in (
+        ("403 Forbidden", b'{"code": "revoked", "message": "certificate revoked"}'),
+        ("200 OK", b'{"rows": [{"status": "online"}]}'),
+    ):
+        head = f"HTTP/1.1 {status}\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode()
+        with serving(authority, head, body, pause_s=0.05) as url:
+            remote = Remote(url, authority.worker("w1"), lease_ms=LEASE_MS)
+            for _ in range(2):
+                if status.startswith("200"):
+                    assert heartbeat(remote)["status"] == "online"
+                else:
+                    with pytest.raises(Shut, match="certificate revoked"):
+                        heartbeat(remote)
+            remote.close()
+
+
 def test_half_an_answer_is_none(authority: Authority) -> None:
     with serving(authority, b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"rows": []}') as url:
         remote = Remote(url, authority.worker("w1"), lease_ms=LEASE_MS)
         with pytest.raises(Away):
             register(remote)
         remote.close()
+
+
+def heard(line: ssl.SSLSocket) -> None:
+    """Read one whole message: who hangs up with some of it unread takes back what it said."""
+    raw = b""
+    while not (found := re.search(rb"Content-Length: (\d+)\r\n(?s:.*?)\r\n\r\n", raw)) or (
+        len(raw) < found.end() + int(found[1])
+    ):
+        chunk = line.recv(65_536)
+        if not chunk:
+            return
+        raw += chunk
 
 
 @contextmanager
@@ -193,7 +226,7 @@ def serving(authority: Authority, *pieces: bytes, pause_s: float = 0.0) -> Itera
             while True:
                 client, _ = listener.accept()
                 with suppress(OSError), context.wrap_socket(client, server_side=True) as line:
-                    line.recv(65_536)
+                    heard(line)
                     for piece in pieces:
                         line.sendall(piece)
                         time.sleep(pause_s)
