@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,10 +144,10 @@ class Guard:
         return True
 
 
-def guards(cluster: Cluster) -> list[Guard]:
-    """Those that live now, of every worker."""
+def guards(cluster: Cluster, workers: Sequence[Place] = ()) -> list[Guard]:
+    """Those that live now, of these workers or of every one."""
     found: set[Guard] = set()
-    for worker in cluster.workers:
+    for worker in workers or cluster.workers:
         for journal in (cluster.state(worker) / "exec").glob("*/journal.json"):
             with suppress(OSError, ValueError, KeyError):
                 said = json.loads(journal.read_text(encoding="utf-8"))
@@ -229,6 +229,18 @@ def guarded(cluster: Cluster, dice: random.Random, over: threading.Event) -> Non
         cluster.count(f"{kind} pause")
         over.wait(dice.uniform(*LONG_S))
         one.send(signal.SIGCONT)
+
+
+def burnt(cluster: Cluster, worker: Place) -> None:
+    """A machine that is gone for good, with all that ran there and all that it had written."""
+    assert worker.lives
+    mine = guards(cluster, [worker])
+    worker.lives.close()
+    for guard in [*mine, *guards(cluster, [worker])]:
+        guard.send(signal.SIGCONT, signal.SIGKILL)
+    cluster.state(worker).rename(cluster.folder / worker.name / "ashes")
+    cluster.workers.remove(worker)
+    cluster.count("worker burnt")
 
 
 def healed(cluster: Cluster, within_s: float = 30.0) -> None:

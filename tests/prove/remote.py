@@ -17,7 +17,7 @@ from qinglong_sql.canonical import canonical
 from qinglong_sql.store.postgres import PostgresStore, open_postgres_store
 from tests import acting, engines, upheaval, witness
 from tests.binaries import find
-from tests.prove import CannotRun, Setting, Verdict
+from tests.prove import CannotRun, Setting, Verdict, needing, remote_network
 from tests.racing import NEVER
 from tests.server import running
 from tests.test_cases_dags import FOLDER, load
@@ -26,7 +26,8 @@ from tests.test_cases_run import OWN
 PACKAGE = "real"
 FLOWS, QUICK_FLOWS = 300, 12
 QUICK_STEPS = 30
-HARM_S, QUICK_HARM_S = 120.0, 14.0
+LAST = 4  # that are started for the worker that is lost for good
+HARM_S, QUICK_HARM_S = 120.0, 12.0
 OPEN_RUNS = 60
 CALM_S, QUICK_CALM_S = 300.0, 60.0
 PAUSE_S, QUICK_PAUSE_S = 3.0, 0.8
@@ -71,6 +72,8 @@ def prove(setting: Setting) -> Verdict:
             held(trial)
             stopped(trial)
             look(trial)
+        with needing(verdict, "networks"):
+            remote_network.prove(setting, verdict, server)
     verdict.counts |= {name.replace(" ", "_"): n for name, n in sorted(cluster.counts.items())}
     return verdict
 
@@ -132,8 +135,28 @@ def upset(trial: Trial) -> None:
         over.set()
         for hand in hands:
             hand.join()
-    trial.verdict.counts["flows"] = started
+    for number in range(started, started + LAST):
+        start(trial.store, f"f{order[number % len(order)]}", f"k{number}")
+    burn(trial)
+    trial.verdict.counts["flows"] = started + LAST
     trial.verdict.counts["seconds_of_harm"] = round(time.monotonic() - began)
+
+
+def burn(trial: Trial) -> None:
+    """A worker is gone for good, with something that is on hold then, if it comes to that."""
+    lost = trial.cluster.workers[-1]
+    assert lost.lives
+    upheaval.healed(trial.cluster)
+    words = "it runs something that will be on hold"
+    lost.lives.until(lambda: busy(trial, lost.name) or not moving(trial.store), words)
+    upheaval.burnt(trial.cluster, lost)
+
+
+def busy(trial: Trial, worker: str) -> bool:
+    """Whether it runs something that is on hold when it is lost."""
+    runs = {row["run_id"]: row["target_key"] for row in trial.store.read("run_state")}
+    rows = trial.store.read("attempt_state", worker_id=worker, status="running")
+    return any(trial.on_lost[runs[row["run_id"]], row["step_key"]] == "hold" for row in rows)
 
 
 def start(store: PostgresStore, flow: str, key: str) -> None:
