@@ -191,10 +191,13 @@ def offered(worker: str, *offers: str, session: str = "s1") -> Callable[[Any], l
     return lambda door: acting.offer_rows(door, offers, worker=worker, session=session)
 
 
-def every(worker: str, held: Held, told: tuple[str, str]) -> list[Ask]:
-    """Each command that a lease allows, and that a stranger is refused."""
+def every(worker: str, held: Held, told: tuple[str, str], *, kept: bool = False) -> list[Ask]:
+    """Each command that a lease allows, and that a stranger is refused; kept: what he reports."""
     commands = (renew, cross, runs, report, returned, attest, inputs, standing)
-    return [Ask(worker, command(held), told) for command in commands]
+    return [
+        Ask(worker, command(held), told, keeps=kept and command in (report, returned))
+        for command in commands
+    ]
 
 
 # -- the cases
@@ -335,14 +338,14 @@ def anothers_token(room: Room) -> Sequence[Ask]:
 
 
 def anothers_certificate(room: Room) -> Sequence[Ask]:
-    """The token and the fence are right; the worker is another one."""
+    """The token and the fence are right; the worker is another one. What it reports is kept."""
     acting.begun(room.store, {"a": [], "b": []})
     claimed = room.lease("w1", "o1")
     running = room.bring(room.lease("w1", "o2"), "running")
     acting.register(room.door("w2"), "w2")  # type: ignore[arg-type]
     return [
-        *every("w2", claimed, REFUSED),
-        *every("w2", running, REFUSED),
+        *every("w2", claimed, REFUSED, kept=True),
+        *every("w2", running, REFUSED, kept=True),
         Ask("w2", offered("w2", "o1"), []),
         Ask("w1", cross(claimed), APPLIED, moves=True),
         Ask("w1", report(running), APPLIED, moves=True),
