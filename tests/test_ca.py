@@ -82,7 +82,8 @@ def test_nothing_that_is_there_is_written_over(folder: Path, tmp_path: Path) -> 
     (tmp_path / "used" / "mine").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     (tmp_path / "empty").mkdir()
-    for name in ("used", "link"):
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    for name in ("used", "link", "dangling"):
         with pytest.raises(CaRefused, match="is there already"):
             ca.init(tmp_path / name)
     ca.init(tmp_path / "empty")
