@@ -54,8 +54,10 @@ def test_a_replaced_session_hears_of_the_other_and_extends_nothing(
     store: Store, clock: FakeClock
 ) -> None:
     acting.register(store)
+    now_ms = clock.advance(10_000)
     acting.register(store, session="s2")
     before = told(store)
+    assert (before["seen_at_ms"], before["expires_at_ms"]) == (now_ms, now_ms + 300_000)
     clock.advance(10_000)
     answer = beat(store)
     assert (answer["session_id"], answer["generation"], answer["status"]) == ("s2", 2, "online")
