@@ -23,6 +23,7 @@ from qinglong_sql.control_log import Log
 from qinglong_sql.errors import NotReady
 from qinglong_sql.ingress_answer import THREADS, Answerer
 from qinglong_sql.ingress_calls import Calls
+from qinglong_sql.ingress_line import Telling
 from qinglong_sql.ingress_metrics import IngressMetrics
 from qinglong_sql.ingress_refusal import AWAY, Told
 from qinglong_sql.ingress_settings import IngressSettings
@@ -251,7 +252,7 @@ class Shown:
         self._paths = (settings.certificate, settings.key, settings.client_ca)
         self._tell, self._clock = tell, clock
         self._mark = self._marks()
-        self._context = server_context(*self._paths)
+        self._context = server_context(*self._paths, Telling)
         self._looked = clock()
 
     def context(self) -> ssl.SSLContext:
@@ -263,7 +264,7 @@ class Shown:
             if mark != self._mark:
                 self._mark = mark
                 try:
-                    self._context = server_context(*self._paths)
+                    self._context = server_context(*self._paths, Telling)
                 except TlsFault as error:
                     self._tell(f"{error}; the one from before is shown on")
         return self._context

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from qinglong_sql.ca_folder import CaFault, CaRefused
 from qinglong_sql.ca_issue import sign_renewal
-from qinglong_sql.canonical import digest, read_json, refuse_text
+from qinglong_sql.canonical import digest, parse_json
 from qinglong_sql.certificate import Principal
 from qinglong_sql.errors import Malformed, NotReady
 from qinglong_sql.ingress_refusal import Refusal, refusal_of
@@ -83,7 +83,7 @@ class Calls:
 
     def _json(self, route: Route, raw: bytes, principal: Principal) -> bytes:
         try:
-            body = checked(read_json(raw), route.body)
+            body = checked(parse_json(raw), route.body)
         except Unlike as error:
             raise Refusal(400, Malformed.code, str(error), "body") from None
         except ValueError:  # its words may quote the body
@@ -155,6 +155,4 @@ def _said(headers: Mapping[str, str]) -> dict[str, Any]:
             found[name] = checked(value, schema, name)
         except Unlike as error:
             raise Refusal(400, Malformed.code, str(error), "body") from None
-        if refuse_text(text):
-            raise Refusal(400, Malformed.code, f"{name}: it is no text", "body")
     return found

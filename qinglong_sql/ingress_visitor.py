@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from qinglong_sql.certificate import NotAWorker, Principal, subject_of
+from qinglong_sql.ingress_line import Alerts, address_of, guard, why
 from qinglong_sql.ingress_metrics import IngressMetrics
 from qinglong_sql.wire import JSON, encoded
 
@@ -32,16 +33,6 @@ HEAD_BYTES: Final = 8_190
 HEADERS: Final = 64
 LINGER_S: Final = 2.0  # for what a refused client still sends, so that it can read the answer
 NOWHERE: Final = logging.Logger("qinglong_sql.ingress.nowhere", level=logging.CRITICAL + 1)
-# what OpenSSL calls it, in words that tell a client's operator what to do
-WHY: Final = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate",
-    "UNSUPPORTED_PROTOCOL": "TLS below 1.3",
-    "NO_SHARED_CIPHER": "no cipher that both have",
-    "HTTP_REQUEST": "HTTP without TLS",
-    "WRONG_VERSION_NUMBER": "no TLS",
-    "UNEXPECTED_MESSAGE": "no TLS",
-}
-
 # asyncio reads TLS into a buffer of 256 KiB for each connection, filled with zeros from the start;
 # a record of TLS has 16 KiB.
 SSLProtocol.max_size = 32 * 1024
@@ -231,48 +222,27 @@ class Door:
 
     async def _greet(self, accepted: socket.socket, address: str) -> None:
         """The handshake; a client is told by TLS what is wrong with its certificate."""
-        try:
-            _guard(accepted)
-            await self._loop.connect_accepted_socket(
-                lambda: Visitor(self, self._server, self._loop),
-                accepted,
-                ssl=self._context(),
-                ssl_handshake_timeout=HANDSHAKE_S,
-                ssl_shutdown_timeout=1.0,
-            )
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
-        except ssl.SSLError as error:
-            self.refused("handshake", why(error), address)
-        except ConnectionAbortedError:
-            self.refused("slow_handshake", f"no certificate within {HANDSHAKE_S} s", address)
-        except OSError as error:
-            self.refused("handshake", error.strerror or "the connection ended", address)
-
-
-def why(error: ssl.SSLError) -> str:
-    """Why a handshake failed; nothing in it comes from the client but which of these it was."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"certificate: {error.verify_message}"
-    return WHY.get(error.reason or "", (error.reason or "TLS").lower().replace("_", " "))
-
-
-def address_of(place: Any) -> str:
-    """Where a connection comes from, without its port."""
-    return str(place[0]) if isinstance(place, tuple) and place else ""
+        with accepted.dup() as line, Alerts() as alerts:
+            try:
+                guard(accepted)
+                await self._loop.connect_accepted_socket(
+                    lambda: Visitor(self, self._server, self._loop),
+                    accepted,
+                    ssl=self._context(),
+                    ssl_handshake_timeout=HANDSHAKE_S,
+                    ssl_shutdown_timeout=1.0,
+                )
+            except asyncio.CancelledError:
+                accepted.close()
+                raise
+            except ssl.SSLError as error:
+                self.refused("handshake", why(error), address)
+                await alerts.tell(line)
+            except ConnectionAbortedError:
+                self.refused("slow_handshake", f"no certificate within {HANDSHAKE_S} s", address)
+            except OSError as error:
+                self.refused("handshake", error.strerror or "the connection ended", address)
 
 
 def _idle(crowd: list[Visitor]) -> Iterator[Visitor]:
     return (one for one in crowd if one.idle_since is not None)
-
-
-def _guard(accepted: socket.socket) -> None:
-    """A client that is gone without a word is noticed in a minute, not in the kernel's hours."""
-    accepted.setblocking(False)
-    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        (socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3),
-        (socket.TCP_USER_TIMEOUT, 30_000), (socket.TCP_NODELAY, 1),
-    ):  # fmt: skip
-        accepted.setsockopt(socket.IPPROTO_TCP, option, value)

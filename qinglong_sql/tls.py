@@ -33,13 +33,15 @@ __all__ = (
 PROTOCOLS: Final = ["http/1.1"]
 
 
-def server_context(certificate: Path, key: Path, client_ca: Path) -> ssl.SSLContext:
+def server_context(
+    certificate: Path, key: Path, client_ca: Path, kind: type[ssl.SSLContext] = ssl.SSLContext
+) -> ssl.SSLContext:
     """TLS 1.3 for the ingress: every client shows a certificate for clients of `client_ca`.
 
     No session is resumed, since who resumes shows no certificate again: one that has ended or
-    was revoked would still be let in. Raises TlsFault.
+    was revoked would still be let in. `kind` is the class of the context. Raises TlsFault.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = kind(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
     context.verify_mode = ssl.CERT_REQUIRED

@@ -1,12 +1,15 @@
 """Whether a value is as a schema of the wire says: the words of JSON Schema that wire.py uses.
 
-Each means what JSON Schema 2020-12 says; tests hold this together with a library that knows all.
+Each means what JSON Schema 2020-12 says, and no text holds a lone surrogate; tests hold this
+together with a library that knows all.
 """
 
 import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
+
+from qinglong_sql.canonical import SURROGATE
 
 KINDS: Final[dict[str, type]] = {
     "object": dict,
@@ -50,7 +53,7 @@ def _is(value: Any, kind: str) -> bool:
     if isinstance(value, bool):  # which Python takes for an integer
         return False
     if kind == "integer" and isinstance(value, float):
-        return value.is_integer()
+        return value.is_integer()  # 1e400 is none
     return isinstance(value, KINDS[kind])
 
 
@@ -74,6 +77,8 @@ def _array(value: list[Any], schema: Mapping[str, Any], place: str) -> list[Any]
 
 
 def _string(value: str, schema: Mapping[str, Any], place: str) -> None:
+    if SURROGATE.search(value):  # JSON that is UTF-8 has none; escapes may say one
+        raise Unlike(f"{place}: it holds a lone surrogate")
     least, most = schema.get("minLength", 0), schema.get("maxLength")
     if len(value) < least or (most is not None and len(value) > most):
         raise Unlike(f"{place}: it has {least} to {most} characters")
