@@ -1,5 +1,6 @@
 """Rows of shared/cases/faults.md on workers and leases that no other test shows (known_faults)."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.acting import GRACE_MS, LEASE_MS, Engine, Held, Store
 from tests.racing import NEVER
 from tests.site import Site, opened
 from tests.stores import FakeClock, ServerClock
+from tests.tended import Tended
 from tests.test_schedule_races import at_once
 
 ROUNDS = 25
@@ -186,3 +188,93 @@ def test_without_any_control_for_long_what_is_renewed_goes_on(
     assert acting.report(store, held["b"])[0]["code"] == "QL410"
     assert acting.report(store, held["a"])[0]["status"] == "succeeded"
     assert acting.unbroken(store)
+
+
+@pytest.mark.parametrize("first", ["control", "worker"])
+def test_an_outage_shorter_than_a_lease_loses_nothing(
+    store: Store, clock: FakeClock, first: str
+) -> None:
+    """B033: whoever is back first, since time is the database's and counts the outage as well."""
+    run_id, held = held_by_five(store)
+    clock.advance(LEASE_MS - 1)
+    for who in ("control", "worker") if first == "control" else ("worker", "control"):
+        if who == "control":
+            scheduler_cycle(store, Turn())
+        else:
+            answers = [acting.renew(store, one)[0]["outcome"] for one in held]
+            assert answers == ["applied"] * 5
+    assert set(acting.statuses(store, run_id).values()) == {"running"}
+    assert acting.unbroken(store)
+
+
+@pytest.mark.parametrize("first", ["control", "worker"])
+def test_an_outage_longer_than_a_lease_doubles_nothing(
+    store: Store, clock: FakeClock, first: str
+) -> None:
+    """B033: who is back first is believed: an end that is told, or else evidence of the clock."""
+    run_id, held = held_by_five(store, on_lost="retry", retry={"attempts": 2, "backoff_ms": 1})
+    clock.advance(2 * LEASE_MS + GRACE_MS)
+    assert {acting.renew(store, one)[0]["code"] for one in held} == {"QL410"}
+    if first == "control":
+        turn = scheduler_cycle(store, Turn()).next
+        clock.advance(LEASE_MS)
+        scheduler_cycle(store, turn)
+    told = {acting.report(store, one)[0]["outcome"] for one in held}
+    scheduler_cycle(store, Turn())
+    rows = store.read("attempt_state", run_id=run_id)
+    if first == "control":
+        assert told == {"blocked"} and len(store.read("refused_state")) == 5
+        assert sorted(row["status"] for row in rows) == ["claimed"] * 5 + ["lost"] * 5
+    else:
+        assert told == {"applied"} and acting.ended(store, run_id)[0] == "succeeded"
+        assert len(rows) == 5
+    assert acting.unbroken(store)
+
+
+def held_by_five(store: Store, **work: object) -> tuple[str, list[Held]]:
+    """A run of five steps, each of them run by a worker of its own."""
+    run_id = acting.begun(store, {f"a{number}": [] for number in range(5)}, **work)
+    held = []
+    for number in range(5):
+        acting.register(store, f"w{number}")
+        (one,) = acting.lease(store, f"o{number}", worker=f"w{number}").values()
+        acting.run(store, one)
+        held.append(one)
+    return run_id, held
+
+
+def test_a_stop_renews_until_the_last_execution_has_ended(site: Site) -> None:
+    """B040: a step longer than the lease, and a worker that is asked to end meanwhile."""
+    one = Tended(site, lease_ms=5_000, drain_ms=20_000)
+    try:
+        site.publish('one: {run: "echo $QL_ATTEMPT >> witness; sleep 7; echo over >> witness"}')
+        run_id = site.start()
+        one.until(lambda: running_at(site, run_id))
+        assert one.stop() == "stopped"
+    finally:
+        one.close()
+    site.drive(site.worker(), lambda: site.run(run_id)["status"] != "running")
+    assert [row["status"] for row in site.attempts(run_id)] == ["succeeded"]
+    assert site.lines("witness") == ["1", "over"]
+
+
+@pytest.mark.parametrize("skew_s", [3600, -3600])
+def test_the_time_of_day_of_a_worker_decides_nothing(
+    postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skew_s: int
+) -> None:
+    """B043: it counts by a clock that nobody sets, and who is late is judged by the database."""
+    wall, wall_ns = time.time, time.time_ns
+    with opened(postgres_dsn, tmp_path) as site:
+        worker = site.worker(lease_ms=5_000)
+        site.publish('one: {run: "echo $QL_ATTEMPT >> witness; sleep 2.5"}')
+        run_id = site.start()
+        site.drive(worker, lambda: running_at(site, run_id))
+        expiry_ms = site.attempts(run_id)[0]["lease_expires_at_ms"]
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time", lambda: wall() + skew_s)
+            patched.setattr(time, "time_ns", lambda: wall_ns() + skew_s * 10**9)
+            site.drive(worker, lambda: site.run(run_id)["status"] != "running")
+        (row,) = site.attempts(run_id)
+        assert 0 < row["lease_expires_at_ms"] - expiry_ms < 5_000  # renewed, by its own time
+        assert site.run(run_id)["status"] == "succeeded"
+        assert site.lines("witness") == ["1"]
