@@ -20,6 +20,7 @@ from qinglong_sql.workplace import End, spec_of, write_input
 
 BACK_OFF_MS = 1_000
 BACK_OFF_MAX_MS = 30_000
+QUEUES_A_TICK = 8  # of one that shares its door with others; they take turns
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -113,7 +114,7 @@ class Intake:
         if self._session.drained(self._queues):
             return 0
         got, until_ms = 0, self._clock() + self._lease_ms // (2 * LEASE_SHARE)
-        for _ in self._queues:
+        for _ in self._queues[: QUEUES_A_TICK if self._terms.steady else None]:
             if got >= free or self._clock() > until_ms:  # others wait to be renewed
                 break
             step, params = self._offer(free - got)

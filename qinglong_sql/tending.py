@@ -28,6 +28,7 @@ from qinglong_sql.worker import Worker
 HEARTBEAT_MS = 10_000
 SWEEP_MS = 1_000
 AWAY_IDLE_MS = 1_000  # how often a door that is away is asked, unless something is due
+AWAY_LEAST_MS = 200  # and then
 DRAIN_IDLE_MS = 100
 KILL_WITHIN_MS = 5_000
 SHIP_WITHIN_MS = 5_000
@@ -132,15 +133,15 @@ class Tending:
         leases = not self._stopping and self._standing in ("", "online")
         if not leases:
             self._worker.hand_back()
-        before = self._port.answers
+        lost = self._port.lost
         moved, well = 0, True
         try:
             moved += self._worker.settle()
         except Exception as error:
             well = self._failed(error)
-        if not self._port.lost_since(before):
+        if self._port.lost == lost:
             self._beat()
-        if self._standing and not self._port.lost_since(before):
+        if self._standing and self._port.lost == lost:
             try:
                 moved += self._worker.dispatch(lease=leases and self._standing == "online")
             except Fenced:  # drained, replaced or forgotten: a heartbeat tells which
@@ -148,7 +149,7 @@ class Tending:
                 self._beat()
             except Exception as error:
                 well = self._failed(error)
-        if not self._port.lost_since(before):
+        if self._port.lost == lost:
             self._aside()
         if well and not self._port.away and not self._worker.backs_off():
             self._log.well("worker")
@@ -211,6 +212,8 @@ class Tending:
         start, now_ms = time.monotonic(), self._clock()
         dues = [self._worker.due_at_ms(), self._shipping.due_at_ms() if self._shipping else None]
         left_ms = min([self._delay_ms, *(due - now_ms for due in dues if due is not None)])
+        if self._port.away:
+            left_ms = max(left_ms, AWAY_LEAST_MS)
         poll = select.poll()
         for fd in (*self._worker.filenos(), self._wake_read):
             poll.register(fd, select.POLLIN)

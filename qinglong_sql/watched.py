@@ -21,21 +21,12 @@ class Watched:
     ) -> None:
         self._port, self._place, self._log, self._clock = port, place, log, clock
         self._since_ms: int | None = None
-        self._lost = 0
+        self.lost = 0  # how often no answer came
 
     @property
     def away(self) -> bool:
         """Whether the last that was asked had no answer."""
         return self._since_ms is not None
-
-    @property
-    def answers(self) -> int:
-        """How often no answer came so far, for `lost_since`."""
-        return self._lost
-
-    def lost_since(self, answers: int) -> bool:
-        """Whether an answer was lost since then."""
-        return self._lost > answers
 
     def call(self, step: str, /, **params: object) -> list[Row]:
         """Pass on."""
@@ -59,7 +50,7 @@ class Watched:
         self._port.close()
 
     def _gone(self, error: Exception) -> None:
-        self._lost += 1
+        self.lost += 1
         if self._since_ms is None:
             self._since_ms = self._clock()
             said = error.message if isinstance(error, Shut) else error

@@ -69,6 +69,7 @@ def test_a_login_may_come_from_where_other_commands_have_it(shell: Shell) -> Non
         ((*WAY, "--queue", "q" * 201), "200 characters"),
         ((*WAY, "--log-level", "loud"), "one of debug"),
         (WAY, "c.pem: No such file"),
+        ((*WAY, "--base-dir", "nowhere"), "nowhere: no such folder"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_words(

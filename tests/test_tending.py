@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from qinglong_sql import session as sessions
 from qinglong_sql import tending
 from qinglong_sql.port import Away
 from qinglong_sql.tending import Taken
@@ -90,6 +91,25 @@ def test_one_that_is_drained_leases_nothing_until_it_is_undrained(tended: Make, 
     assert one.lines("undrained")
 
 
+def test_a_worker_without_heartbeats_that_is_drained_leases_nothing_as_well(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a `run`, or of an edge: nobody waits for it to ask again and again."""
+    monkeypatch.setattr(sessions, "DRAINED_MS", 200)
+    worker = site.worker()
+    site.publish("a: {run: 'true'}")
+    site.finish(site.start(), worker)
+    (row,) = site.store.read("worker_state")
+    site.store.call("drain_worker", p_worker_id=row["worker_id"])
+    second = site.start(key="second")
+    end = time.monotonic() + 0.5
+    site.drive(worker, lambda: time.monotonic() > end)
+    assert [one["status"] for one in site.attempts(second)] == ["claimed"]
+    assert [type(error).__name__ for error in site.errors] == ["Fenced"]
+    site.store.call("undrain_worker", p_worker_id=row["worker_id"])
+    assert site.finish(second, worker)["status"] == "succeeded"
+
+
 def test_what_has_not_begun_is_handed_back_and_what_runs_goes_on(
     tended: Make, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +162,10 @@ def test_a_door_that_is_away_is_told_once_and_so_is_its_return(tended: Make, sit
     port.away = True
     before = len(port.asked)
     wait(lambda: len(port.asked) > before + 3, "it asked some times")
+    one.worker.renew_soon()  # due at once, and the door does not answer
+    before = len(port.asked)
+    time.sleep(0.7)
+    assert 0 < len(port.asked) - before < 8
     assert alive(site.pid("pid"))
     assert len(one.lines("away")) == 2 and len(one.lines("back")) == 1
     port.away = False

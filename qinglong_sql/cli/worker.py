@@ -117,6 +117,8 @@ def worker_command(
 
 def serve(settings: WorkerSettings) -> Exit:
     """Be a worker until it is over; how it ended."""
+    if settings.base_dir and not settings.base_dir.is_dir():
+        raise BadFile(f"{settings.base_dir}: no such folder")
     log = Log(settings.log_format, settings.log_level)
     try:
         password = settings.password()
