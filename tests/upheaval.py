@@ -205,12 +205,17 @@ def served(cluster: Cluster, place: Place, dice: random.Random, over: threading.
         child.send_signal(signal.SIGCONT)
         return
     if how == "end":  # before that, TERM ends an interpreter that does not know of it yet
-        place.lives.until(lambda: place.lives and place.lives.lines("begin"), "it begins")
+        place.lives.until(lambda: knows(place.lives), "it knows of signals")
     code = place.end(signal.SIGTERM if how == "end" else signal.SIGKILL)
     if code != (0 if how == "end" else -signal.SIGKILL):
         cluster.tell(f"{place.name} ended with {code} on {how}: {place.lives.text()[-2000:]}")
     over.wait(dice.choice([0.0, 0.0, dice.uniform(*AWAY_S)]))
     place.begin()
+
+
+def knows(one: controls.Process | None) -> bool:
+    """Whether it has come so far that TERM is heard."""
+    return one is not None and any(one.lines(event) for event in ("ready", "away", "boot"))
 
 
 def guarded(cluster: Cluster, dice: random.Random, over: threading.Event) -> None:

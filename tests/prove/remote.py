@@ -29,7 +29,8 @@ QUICK_STEPS = 30
 LAST = 4  # that are started for the worker that is lost for good
 HARM_S, QUICK_HARM_S = 120.0, 12.0
 OPEN_RUNS = 60
-CALM_S, QUICK_CALM_S = 300.0, 60.0
+CALM_S = 150.0  # that it takes until all have ended, about
+STILL_S = 60.0
 PAUSE_S, QUICK_PAUSE_S = 3.0, 0.8
 NEVER_HERE = {words: query for words, query in NEVER.items() if "intent" not in words}
 
@@ -115,7 +116,7 @@ def upset(trial: Trial) -> None:
     quick = setting.quick
     wanted = QUICK_FLOWS if quick else FLOWS
     least_s = QUICK_HARM_S if quick else HARM_S
-    most_s = QUICK_HARM_S if quick else max(HARM_S, setting.seconds - CALM_S / 2)
+    most_s = QUICK_HARM_S if quick else max(HARM_S, setting.seconds - CALM_S)
     order = list(range(len(flows(quick))))
     setting.random("order").shuffle(order)
     began = time.monotonic()
@@ -167,13 +168,16 @@ def start(store: PostgresStore, flow: str, key: str) -> None:
 
 
 def calm(trial: Trial) -> None:
-    """Let all end that can; what is left says hold."""
+    """Let all end that can, as long as something moves; what is left says hold."""
     upheaval.healed(trial.cluster)
-    end = time.monotonic() + (QUICK_CALM_S if trial.setting.quick else CALM_S)
+    moved, since = -1, time.monotonic()
     while left := moving(trial.store):
-        if time.monotonic() > end:
+        versions = sum(row["version"] for row in trial.store.read("run_state"))
+        if versions != moved:
+            moved, since = versions, time.monotonic()
+        if time.monotonic() > since + STILL_S:
             why = trial.store.read("explain", run_id=next(iter(left)))
-            trial.check(False, f"{len(left)} runs do not end: {why[:4]}")
+            trial.check(False, f"{len(left)} runs stand still for {STILL_S:.0f} s: {why[:4]}")
             return
         trial.setting.say(f"{len(left)} runs to end")
         time.sleep(0.5)
@@ -194,22 +198,20 @@ def moving(store: PostgresStore) -> set[str]:
 
 
 def held(trial: Trial) -> None:
-    """What is on hold ends as an operator says."""
-    store, end = trial.store, time.monotonic() + 60
-    rows = store.read("recovery_blocked")
-    trial.verdict.counts["on_hold"] = len(rows)
-    while store.read("run_state", status="running", limit=1):
+    """What is on hold ends as an operator says; what follows it goes on to its end."""
+    store, declared = trial.store, 0
+    while store.read("run_state", status="running", limit=1) and not trial.verdict.failures:
+        now_ms = time.time_ns() // 1_000_000
         for row in store.read("recovery_blocked"):
-            store.call(
-                "declare_stopped", p_attempt_id=row["attempt_id"], p_reason="nothing of it is left",
-                p_actor="prove", p_follow="fail",
-            )  # fmt: skip
-        if time.monotonic() > end:
-            left = store.read("run_state", status="running")
-            why = store.read("explain", run_id=left[0]["run_id"])
-            trial.check(False, f"{len(left)} runs go on after all holds were declared: {why[:4]}")
-            return
+            if row["due_at_ms"] < now_ms and row["waits_for"] == "hold":
+                declared += 1
+                store.call(
+                    "declare_stopped", p_attempt_id=row["attempt_id"], p_reason="it is burnt",
+                    p_actor="prove", p_follow="fail",
+                )  # fmt: skip
         time.sleep(0.3)
+        calm(trial)
+    trial.verdict.counts["on_hold"] = declared
 
 
 def stopped(trial: Trial) -> None:
