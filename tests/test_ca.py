@@ -446,6 +446,14 @@ def test_a_renewal_whose_answer_was_lost_is_answered_again(folder: Path, tmp_pat
     assert len(ca.listed(folder)[1]) == 3
 
 
+def test_a_renewal_right_away_is_another_certificate(folder: Path, tmp_path: Path) -> None:
+    made = ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW)
+    assert made.key is not None
+    request = ca.new_request("w", made.key.read_bytes())[1]
+    pem = ca.sign_renewal(folder, request, holder_of(made.certificate), NOW)
+    assert pem != made.certificate.read_bytes() and len(ca.listed(folder)[1]) == 2
+
+
 def test_one_name_has_so_many_live_certificates_and_no_more(folder: Path, tmp_path: Path) -> None:
     shown = holder_of(ca.issue(folder, "w", out=tmp_path / "w").certificate)
     for _ in range(15):
