@@ -167,25 +167,13 @@ class Ingress:
             self.meter.pool(self._pool.get_stats())
 
     async def _serve(self, shown: "Shown", revoked: Revoked | None, listens: "Future[int]") -> None:
-        assert self._pool is not None
-        loop = asyncio.get_running_loop()
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
         loop.set_exception_handler(self._loop_trouble)
-        store = PooledStore(self._pool)
-        logs = FileLogStore(self._settings.log_folder())
-        ca_dir = self._settings.ca_dir
-        answerer = Answerer(
-            Calls(store, logs, self._fault, ca_dir, self.meter.logged),
-            self._threads,
-            self.meter,
-            self._told,
-            self._fault,
-            document=encoded(document()),
-            renews=ca_dir is not None,
-            revoked=revoked,
-        )
-        door = Door(shown.context, answerer, self.meter, self._refused)
-        over = asyncio.Event()
         try:
+            assert self._pool is not None
+            store = PooledStore(self._pool)
+            answerer = self._made(store, revoked)
+            door = Door(shown.context, answerer, self.meter, self._refused)
             port = await door.listen(*self._settings.listen)
         except BaseException as error:
             listens.set_exception(error)
@@ -199,14 +187,27 @@ class Ingress:
         ended = await door.close(self._within_s)
         self._ended = ended and answerer.idle()
 
+    def _made(self, store: PooledStore, revoked: Revoked | None) -> Answerer:
+        ca_dir = self._settings.ca_dir
+        logs = FileLogStore(self._settings.log_folder())
+        return Answerer(
+            Calls(store, logs, self._fault, ca_dir, self.meter.logged),
+            self._threads,
+            self.meter,
+            self._told,
+            self._fault,
+            document=encoded(document()),
+            renews=ca_dir is not None,
+            revoked=revoked,
+        )
+
     async def _probe(self, answerer: Answerer, store: PooledStore) -> None:
         """Ask the database even when nobody asks: who looks at /readyz sends no workers else."""
         while True:
-            before = answerer.away
             await answerer.probe(store.clock)
             if answerer.away:
                 self._log.trouble("ingress", AWAY.partition(";")[0])
-            elif before:
+            else:
                 self._log.well("ingress")
             await asyncio.sleep(PROBE_AWAY_S if answerer.away else PROBE_S)
 

@@ -36,7 +36,9 @@ BUDGET_BYTES: Final = 32 * 1024 * 1024  # of bodies and of answers, for all
 BUDGET_OF_A_WORKER: Final = BUDGET_BYTES // 4
 SMALL_BYTES: Final = 16 * 1024  # what is no longer needs no part of it: IN_FLIGHT bounds it
 WAIT_S: Final = 2.0  # for a share of what all have
-CALL_S: Final = 10.0  # after that a database counts as away, whatever becomes of the call
+CALL_S: Final = (
+    4.0  # a worker waits 5 s; after that a database counts as away, whatever becomes of the call
+)
 MINUTE_MS: Final = 60_000
 T = TypeVar("T")
 

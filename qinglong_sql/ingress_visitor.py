@@ -45,9 +45,9 @@ class Visitor(RequestHandler):
 
     __slots__ = ("address", "door", "idle_since", "principal")
 
-    def __init__(self, door: "Door", manager: web.Server, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, door: "Door", server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
-            manager,
+            server,
             loop=loop,
             keepalive_timeout=IDLE_S,
             access_log=None,  # type: ignore[arg-type]

@@ -199,6 +199,41 @@ def test_what_is_no_request_is_refused_in_json(
         assert client.send("/v1/standing", b'{"commands":[]}') == (200, {"rows": []})
 
 
+def test_who_asks_first_whether_to_go_on_is_told(site: Site) -> None:
+    with site.client("polite") as client:
+        client.line.putrequest("POST", "/v1/standing")
+        client.line.putheader("Content-Type", "application/json")
+        client.line.putheader("Content-Length", "15")
+        client.line.putheader("Expect", "100-continue")
+        client.line.endheaders()
+        assert isinstance(client.line.sock, ssl.SSLSocket)
+        assert client.line.sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.line.send(b'{"commands":[]}')
+        assert client.heard() == (200, {"rows": []})
+
+
+def test_a_call_that_takes_too_long_is_the_database_s_absence(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its machine stands still: four calls wait, and the next ones are told at once."""
+    over = threading.Event()
+    monkeypatch.setattr("qinglong_sql.ingress_answer.CALL_S", 0.3)
+    monkeypatch.setattr("qinglong_sql.ingress_answer.WAIT_S", 0.3)
+    monkeypatch.setattr(Calls, "answer", lambda *_: over.wait(20) and b"{}")
+    try:
+        for worker in ("stuck1", "stuck1", "stuck2", "stuck2", "stuck3"):
+            with site.client(worker) as client:
+                status, found = client.ask("heartbeat", session_id="s")
+                assert (status, found["code"]) == (503, "QL503")
+        assert site.ingress.refusal() is not None
+    finally:
+        over.set()
+    monkeypatch.undo()
+    with site.client("stuck3") as client:
+        assert client.ask("heartbeat", session_id="s")[0] == 404
+    assert site.ingress.refusal() is None
+
+
 def test_sql_s_refusals_have_their_status(site: Site) -> None:
     with site.client("stranger") as client:
         assert client.ask("heartbeat", session_id="s")[0] == 404
