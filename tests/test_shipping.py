@@ -219,6 +219,13 @@ def test_while_the_door_is_away_it_is_asked_less_and_less_and_nothing_is_lost(qu
     quay.drain()
     assert [quay.there(number) for number in range(1, 6)] == [b"text"] * 5 and not quay.here()
     assert not quay.told
+    quay.trouble = counted
+    quay.begin(9, b"text")
+    quay.tick()
+    quay.trouble = lambda author: None
+    for _ in range(20):
+        quay.tick(100)
+    assert quay.there(9) == b"text", "away for a moment is soon over"
 
 
 def test_one_log_that_always_raises_does_not_hold_up_the_others(quay: Quay) -> None:
