@@ -16,6 +16,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psycopg
+
+from qinglong_sql.cli.exits import Exit
 from qinglong_sql.linux import start_ticks
 from tests import controls, workers
 from tests.controls import login_of
@@ -23,6 +26,10 @@ from tests.workers import Authority, Served
 
 CONTROLS, WORKERS = 2, 3
 LONG_S = (workers.LEASE_MS / 1000 + 1, workers.LEASE_MS / 1000 + 4)  # a stop that outlasts a lease
+ENDS_ALL = b"""
+  select pg_terminate_backend(pid) from pg_stat_activity
+  where datname = current_database() and usename <> current_user
+"""
 AWAY_S = (0.0, 7.0)  # how long something that was killed is not there
 
 
@@ -48,6 +55,7 @@ class Place:
 class Cluster:
     """All of it."""
 
+    dsn: str
     folder: Path
     authority: Authority
     ingress: Place
@@ -98,6 +106,7 @@ def cluster(dsn: str, folder: Path, *, slots: int = 4) -> Iterator[Cluster]:
             ))  # fmt: skip
 
         made = Cluster(
+            dsn,
             folder,
             authority,
             Place("ingress", lambda: workers.ingress_process(
@@ -166,7 +175,11 @@ def harm(
     hands: list[Callable[[random.Random], None]] = [
         lambda dice: served(cluster, dice.choice(cluster.workers), dice, over),
         lambda dice: guarded(cluster, dice, over),
-        lambda dice: served(cluster, dice.choice([*cluster.controls, cluster.ingress]), dice, over),
+        lambda dice: (
+            served(cluster, dice.choice([*cluster.controls, cluster.ingress]), dice, over)
+            if dice.random() < 0.8
+            else disconnected(cluster, over)
+        ),
     ]
 
     def hand(number: int, once: Callable[[random.Random], None]) -> None:
@@ -194,9 +207,9 @@ def served(cluster: Cluster, place: Place, dice: random.Random, over: threading.
     cluster.count(f"{kind} {how}")
     assert place.lives
     child = place.lives.child
-    if child.poll() is not None:
-        said = place.lives.text()[-2000:]
-        cluster.tell(f"{place.name} ended by itself with {child.returncode}: {said}")
+    if (code := child.poll()) is not None:
+        if not fenced(cluster, place, code):
+            cluster.tell(f"{place.name} ended by itself with {code}: {place.lives.text()[-2000:]}")
         place.begin()
         return
     if how == "pause":
@@ -205,12 +218,37 @@ def served(cluster: Cluster, place: Place, dice: random.Random, over: threading.
         child.send_signal(signal.SIGCONT)
         return
     if how == "end":  # before that, TERM ends an interpreter that does not know of it yet
-        place.lives.until(lambda: knows(place.lives), "it knows of signals")
+        while child.poll() is None and not knows(place.lives) and not over.wait(0.02):
+            pass
     code = place.end(signal.SIGTERM if how == "end" else signal.SIGKILL)
-    if code != (0 if how == "end" else -signal.SIGKILL):
+    well = code == (0 if how == "end" else -signal.SIGKILL) or fenced(cluster, place, code)
+    if not well and not over.is_set():
         cluster.tell(f"{place.name} ended with {code} on {how}: {place.lives.text()[-2000:]}")
     over.wait(dice.choice([0.0, 0.0, dice.uniform(*AWAY_S)]))
     place.begin()
+
+
+def disconnected(cluster: Cluster, over: threading.Event) -> None:
+    """End every connection of ours; a control that stops by that is started by its supervisor."""
+    cluster.count("connections end")
+    with psycopg.connect(cluster.dsn, autocommit=True) as dba:
+        dba.execute(ENDS_ALL)
+    over.wait(2.0)
+    for place in cluster.controls:
+        assert place.lives
+        if (code := place.lives.child.poll()) is not None:
+            if not fenced(cluster, place, code):
+                cluster.tell(f"{place.name} ended with {code}: {place.lives.text()[-1500:]}")
+            place.begin()
+
+
+def fenced(cluster: Cluster, place: Place, code: int) -> bool:
+    """Whether a control has ended because its connections did, for its supervisor to see."""
+    found = place in cluster.controls and code == Exit.NOT_READY
+    if found and cluster.counts["connections end"]:
+        cluster.count("control fenced")
+        return True
+    return False
 
 
 def knows(one: controls.Process | None) -> bool:
