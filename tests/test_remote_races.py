@@ -9,9 +9,9 @@ import pytest
 from qinglong_sql.port import Shut
 from qinglong_sql.revocations import REVOKED_LOOK_S
 from qinglong_sql.store.postgres import PostgresStore
-from tests import acting, remote_cases, workers
+from tests import acting, remote_cases, remote_room, workers
 from tests.acting import GRACE_MS, LEASE_MS, Engine, Store
-from tests.remote_cases import Case, Named, Room
+from tests.remote_room import Case, Named, Room
 from tests.stores import FakeClock, ServerClock
 from tests.workers import Authority
 
@@ -23,7 +23,7 @@ def test_who_loses_is_told_so_and_moves_nothing(
     store: Store, engine: Engine, clock: FakeClock, case: Case
 ) -> None:
     room = Room(engine, store, clock, lambda worker: Named(store, worker))
-    remote_cases.judge(room, case(room))
+    remote_room.judge(room, case(room))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def behind(
 
 @cases
 def test_at_the_ingress_who_loses_is_told_the_same(behind: Room, case: Case) -> None:
-    remote_cases.judge(behind, case(behind))
+    remote_room.judge(behind, case(behind))
 
 
 def test_a_revoked_certificate_moves_nothing_and_is_not_even_audited(behind: Room) -> None:
@@ -63,13 +63,13 @@ def test_a_revoked_certificate_moves_nothing_and_is_not_even_audited(behind: Roo
     behind.door.authority.revoke("w3")  # type: ignore[attr-defined]
     before = acting.everything(behind.engine)
     for held in (claimed, running):
-        for one in remote_cases.every("w3", held, remote_cases.REFUSED):
+        for one in remote_room.every("w3", held, remote_room.REFUSED):
             with pytest.raises(Shut):
                 one.ask(behind.door("w3"))
     with pytest.raises(Shut):
         acting.register(behind.door("w3"), "w3", "s2")  # type: ignore[arg-type]
     with pytest.raises(Shut):
-        remote_cases.offered("w3", "o3")(behind.door("w3"))
+        remote_room.offered("w3", "o3")(behind.door("w3"))
     assert acting.everything(behind.engine) == before
     behind.clock.advance(LEASE_MS + GRACE_MS)  # its work is lost as any silent worker's is
     acting.recover(behind.store, running.row["run_id"])

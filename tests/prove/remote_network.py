@@ -23,7 +23,7 @@ from tests.acting import Held, Row
 from tests.controls import login_of
 from tests.netns import Line, Room
 from tests.prove import Setting, Verdict
-from tests.remote_cases import Named
+from tests.remote_room import Named
 from tests.server import Server
 from tests.workers import Authority, Served
 
