@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,24 @@ def test_a_second_interrupt_kills_what_runs(tended: Make, site: Site) -> None:
     assert one.finish(run_id) == "failed"
 
 
+def test_what_has_not_begun_when_an_operator_drains_is_handed_back(
+    tended: Make, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = tended()
+    site.publish("a: {run: 'echo ran >> witness'}")
+    one.until(lambda: one.lines("ready"))
+    real = Near.call
+    monkeypatch.setattr(Near, "call", _losing_starts(real))
+    run_id = site.start()
+    one.until(lambda: [row["status"] for row in site.attempts(run_id)] == ["starting"])
+    site.store.call("drain_worker", p_worker_id="w1")
+    one.until(lambda: site.attempts(run_id)[0]["result_code"] == "not_started")
+    assert one.ending is None and not site.path("witness").exists()
+    monkeypatch.setattr(Near, "call", real)
+    site.store.call("undrain_worker", p_worker_id="w1")
+    assert one.finish(run_id) == "succeeded" and site.lines("witness") == ["ran"]
+
+
 def test_one_process_a_folder_and_one_folder_a_name(tended: Make, site: Site) -> None:
     one = tended()
     one.until(lambda: one.lines("ready"))
@@ -259,8 +278,15 @@ def test_a_tick_ends_with_its_first_lost_answer_and_asks_renewals_first(
         assert port.asked == ["renew_attempts"]
     worker.stop("user", grace_ms=0)
     wait(lambda: _lost(worker) and port.asked[-1] == "report_attempts", "its end is heard of")
+    (ended,) = worker.held.values()
+    worker.held["x"] = replace(ended, attempt_id="x", phase="unproven", end=None)
     port.asked.clear()
     assert _lost(worker) and port.asked == ["report_attempts"]
+    worker.held["x"].phase = "live"
+    worker.renew_soon()
+    port.asked.clear()
+    assert _lost(worker) and port.asked == ["renew_attempts"]
+    del worker.held["x"]
     port.away = False
     first.until(lambda: worker.settle() is not None and not worker.held and not site.folders())
     assert site.attempts(run_id)[0]["result_code"] == "execution_stopped"
