@@ -29,9 +29,9 @@ class Line:
         """From now on nothing waits longer than this moment of time.monotonic()."""
         self._end_s = end_s
 
-    def sendall(self, data: bytes) -> None:
+    def sendall(self, raw: bytes) -> None:
         """Send all of it. Raises TimeoutError, and what the socket raises."""
-        view = memoryview(data)
+        view = memoryview(raw)
         while view:
             self._patient()
             view = view[self._sock.send(view) :]

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import click
 
-import qinglong_sql
 from qinglong_sql.cli.exits import BadFile, Exit, Refused, leave, reported
 from qinglong_sql.cli.interrupts import Interrupts
 from qinglong_sql.cli.options import opened, with_dsn, with_json
@@ -16,17 +15,13 @@ from qinglong_sql.cli.serving import place_of, secret_of, words_without
 from qinglong_sql.cli.words import print_json, say
 from qinglong_sql.control_log import LEVELS, Log
 from qinglong_sql.errors import NotReady
-from qinglong_sql.holding import Held
 from qinglong_sql.port import Port, Shut
 from qinglong_sql.setting_file import SettingFault
-from qinglong_sql.tending import Taken, Tending
-from qinglong_sql.watched import Watched
-from qinglong_sql.worker import Worker
+from qinglong_sql.tending import Taken
+from qinglong_sql.worker_parts import through_ingress, with_login
 from qinglong_sql.worker_settings import PREFIX, WorkerSettings, load, shown
-from qinglong_sql.workplace import End, Gone
 
 LEAVE_WITHIN_S = 8.0
-OFFERS = 32  # at once; their specs come in one answer
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -121,12 +116,13 @@ def serve(settings: WorkerSettings) -> Exit:
         raise BadFile(f"{settings.base_dir}: no such folder")
     log = Log(settings.log_format, settings.log_level)
     try:
-        password = settings.password()
-        words = words_without(settings.dsn or "", secret_of(password))
+        words = words_without(settings.dsn or "", secret_of(settings.password()))
         if settings.ingress:
-            tending = _through_ingress(settings, settings.ingress, log, words)
+            tending = through_ingress(settings, settings.ingress, log, words)
         else:
-            tending = _with_login(settings, settings.dsn or "", password, log, words)
+            tending = with_login(
+                settings, login(settings), place_of(settings.dsn or ""), log, words
+            )
     except (SettingFault, ValueError) as error:
         raise BadFile(str(error)) from None
 
@@ -150,118 +146,15 @@ def serve(settings: WorkerSettings) -> Exit:
     return {"stopped": Exit.OK, "replaced": Exit.REFUSED, "killed": Exit.KILLED}[ending]
 
 
-def _through_ingress(
-    settings: WorkerSettings, url: str, log: Log, words: Callable[[BaseException], str]
-) -> Tending:
-    from qinglong_sql.certificate import TlsFault, holder_of
-    from qinglong_sql.papers import Renewal, mended
-    from qinglong_sql.remote import Papers, Remote
-    from qinglong_sql.shipping import Shipping
-    from qinglong_sql.shipping_log import Author
-
-    assert settings.certificate and settings.key and settings.ca
-    papers = Papers(*(one.absolute() for one in (settings.certificate, settings.key, settings.ca)))
-    try:
-        if mended(papers):
-            log.say("info", "certificate", "finished the renewal of an earlier process")
-        name = holder_of(papers.certificate).worker_id
-        remote = Remote(url, papers, lease_ms=settings.lease)
-    except TlsFault as error:
-        raise BadFile(str(error)) from None
-    if settings.name not in (None, name):
-        raise BadFile(f"{papers.certificate} is of worker {name}, not of {settings.name}")
-    door = Watched(remote, remote.place, log)
-
-    def send(author: Author, offset: int, chunk: bytes, dropped: int | None) -> int:
-        return door.watch(remote.log, author, offset, chunk, dropped)
-
-    def ask(request: str) -> str | None:
-        return door.watch(remote.certificate, request)
-
-    state = settings.state_folder(name)
-    shipping = Shipping(send, state, note=lambda said: log.say("warning", "logs", said))
-    worker = _worker(settings, door, name, log, shipping.keep)
-    renewal = Renewal(papers, name, ask, log)
-    _begin(settings, worker, name, remote.place, log)
-    return Tending(
-        worker, door, log, words, name=name, drain_ms=settings.drain_timeout,
-        shipping=shipping, chore=renewal,
-    )  # fmt: skip
-
-
-def _with_login(
-    settings: WorkerSettings,
-    dsn: str,
-    password: str | None,
-    log: Log,
-    words: Callable[[BaseException], str],
-) -> Tending:
+def login(settings: WorkerSettings) -> Port:
+    """The way of a login. Raises SettingFault, and ValueError for a DSN that is none."""
     from qinglong_sql.port_postgres import PostgresPort
 
-    name = settings.name or ""
-    port = PostgresPort(dsn, name=name, lease_ms=settings.lease, password=password)
-    place = place_of(dsn)
-    door = Watched(port, f"PostgreSQL ({place})", log)
-    worker = _worker(settings, door, name, log, lambda held: None)
-    _begin(settings, worker, name, place, log)
-    return Tending(worker, door, log, words, name=name, drain_ms=settings.drain_timeout)
-
-
-def _worker(
-    settings: WorkerSettings,
-    port: Port,
-    name: str,
-    log: Log,
-    on_end: Callable[[Held], object],
-) -> Worker:
-    def ended(held: Held) -> None:
-        on_end(held)
-        if isinstance(held.end, End) and held.end.how == "not_started":
-            return
-        how = _how(held.end)
-        log.say(
-            "info",
-            "ended",
-            f"run {held.run_id}: {held.step_key} #{held.number} {how}",
-            run_id=held.run_id,
-            step_key=held.step_key,
-            number=held.number,
-            how=how,
-        )
-
-    return Worker(
-        port,
-        settings.state_folder(name),
-        queues=settings.queue,
-        slots=settings.slots,
+    return PostgresPort(
+        settings.dsn or "",
+        name=settings.name or "",
         lease_ms=settings.lease,
-        offers=OFFERS,
-        stop_grace_ms=settings.grace,
-        note=lambda said: log.say("warning", "fault", said),
-        name=name,
-        base_dir=settings.base_dir and settings.base_dir.absolute(),
-        on_end=ended,
-    )
-
-
-def _how(end: End | Gone | None) -> str:
-    """How an execution ended, in a word or two."""
-    if isinstance(end, End):
-        return f"exit {end.exit_code}" if end.how == "exit" else end.how
-    return f"gone: {end.reason}" if end else "was settled before"
-
-
-def _begin(settings: WorkerSettings, worker: Worker, name: str, place: str, log: Log) -> None:
-    queues = ", ".join(settings.queue)
-    log.say(
-        "info",
-        "begin",
-        f"worker {qinglong_sql.__version__} as pid {os.getpid()}: {name} through {place}, queues"
-        f" {queues}, {settings.slots} slots, in {worker.state_dir}",
-        pid=os.getpid(),
-        version=qinglong_sql.__version__,
-        worker=name,
-        state=str(worker.state_dir),
+        password=settings.password(),
     )
 
 
