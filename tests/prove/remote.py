@@ -3,10 +3,11 @@
 What the database says at the end is held against what each execution said of itself (witness).
 """
 
+import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import psycopg
 
 from qinglong_sql.canonical import canonical
 from qinglong_sql.store.postgres import PostgresStore, open_postgres_store
+from qinglong_sql.store.steps import Contended
 from tests import acting, engines, upheaval, witness
 from tests.binaries import find
 from tests.prove import CannotRun, Setting, Verdict, needing, remote_network
@@ -32,7 +34,7 @@ OPEN_RUNS = 60
 CALM_S = 150.0  # that it takes until all have ended, about
 STILL_S = 60.0
 PAUSE_S, QUICK_PAUSE_S = 3.0, 0.8
-NEVER_HERE = {words: query for words, query in NEVER.items() if "intent" not in words}
+CANCELS = 0.05  # of a look at what is open, three times a second
 
 
 @dataclass(slots=True)
@@ -119,6 +121,7 @@ def upset(trial: Trial) -> None:
     most_s = QUICK_HARM_S if quick else max(HARM_S, setting.seconds - CALM_S)
     order = list(range(len(flows(quick))))
     setting.random("order").shuffle(order)
+    dice = setting.random("cancels")
     began = time.monotonic()
     hands = upheaval.harm(trial.cluster, over, setting.seed, QUICK_PAUSE_S if quick else PAUSE_S)
     started = 0
@@ -130,6 +133,8 @@ def upset(trial: Trial) -> None:
             for _ in range(min(room, wanted - started)):
                 start(trial.store, f"f{order[started % len(order)]}", f"k{started}")
                 started += 1
+            if dice.random() < CANCELS:
+                cancel(trial, dice)
             setting.say(f"{started} flows, {passed:.0f} s of harm")
             time.sleep(0.3)
     finally:
@@ -141,6 +146,14 @@ def upset(trial: Trial) -> None:
     burn(trial)
     trial.verdict.counts["flows"] = started + LAST
     trial.verdict.counts["seconds_of_harm"] = round(time.monotonic() - began)
+
+
+def cancel(trial: Trial, dice: random.Random) -> None:
+    """An intent for a run that is open, whatever its workers are doing."""
+    if open_runs := trial.store.read("run_state", status="running", order="run_id"):
+        with suppress(Contended):
+            row = acting.cancel(trial.store, dice.choice(open_runs)["run_id"])
+            trial.verdict.count(f"cancels_{row['outcome']}")
 
 
 def burn(trial: Trial) -> None:
@@ -248,9 +261,11 @@ def look(trial: Trial) -> None:
     trial.check(not store.read("violation"), f"violated: {store.read('violation')[:3]}")
     faults = store.read("fault_state")
     trial.check(not faults, f"faults: {faults[:3]}")
+    for status in ("succeeded", "failed", "cancelled"):
+        counts[f"runs_{status}"] = sum(row["status"] == status for row in runs.values())
     trial.check(counts["attempts_succeeded"], "nothing succeeded at all")
     with psycopg.connect(trial.dsn, autocommit=True) as connection:
-        for words, query in NEVER_HERE.items():
+        for words, query in NEVER.items():
             rows = connection.execute(query.encode()).fetchall()
             trial.check(not rows, f"{words}: {rows[:3]}")
         time.sleep(1.1)  # a session tells its count when it ends, a second later at most
