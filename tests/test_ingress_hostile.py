@@ -286,14 +286,10 @@ def test_answers_that_nobody_takes_are_not_made_on_and_on(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qinglong_sql.ingress_body.STALL_S", 0.5)
-    before = site.count("requests_total", route="openapi", status="200")
-    with secure(site) as line:
-        line.settimeout(1)
-        with pytest.raises(OSError):
-            for _ in range(1_000):  # as long as it reads
-                line.sendall(b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
-    made = site.count("requests_total", route="openapi", status="200") - before
-    assert made < 1_000, made
+    end = time.monotonic() + 8
+    with secure(site) as line, pytest.raises((ConnectionError, ssl.SSLError)):
+        while time.monotonic() < end:  # it is hung up on
+            line.sendall(b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
     until(lambda: site.count("in_flight") == 0)
 
 
