@@ -66,7 +66,7 @@ class Log:
     asked: bool = False  # what the other side holds is known
     given_up: bool = False
 
-    def open(self) -> int | None:
+    def opened(self) -> int | None:
         if self.fd is None:
             if self.kept is not None:
                 self.fd = open_log(self.kept)
@@ -84,7 +84,7 @@ class Log:
 
         None when nothing is new. Raises OSError for a disk that fails.
         """
-        fd = self.open()
+        fd = self.opened()
         size = 0 if fd is None else os.fstat(fd).st_size
         if size < self.at:  # its command cut it off: what is new goes behind what was sent
             self.at = 0
