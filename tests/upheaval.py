@@ -1,8 +1,9 @@
 """A cluster of real processes on one PostgreSQL, and hands that do harm to it at random moments.
 
-Two controls, an ingress and three workers, each with a folder of its own. They and the launchers
-of what runs are killed, stopped for longer than a lease, ended as a supervisor does it, and started
-again. Only processes that were started here are harmed, by their ids.
+Two controls, an ingress and three workers, each with a folder of its own; one of the workers comes
+to the database with a login, the others through the ingress. They and the launchers of what runs
+are killed, stopped for longer than a lease, ended as a supervisor does it, and started again. Only
+processes that were started here are harmed, by their ids.
 """
 
 import json
@@ -25,6 +26,7 @@ from tests.controls import login_of
 from tests.workers import Authority, Served
 
 CONTROLS, WORKERS = 2, 3
+SOON = ("--drain-timeout", "3s")
 LONG_S = (workers.LEASE_MS / 1000 + 1, workers.LEASE_MS / 1000 + 4)  # a stop that outlasts a lease
 ENDS_ALL = b"""
   select pg_terminate_backend(pid) from pg_stat_activity
@@ -102,7 +104,13 @@ def cluster(dsn: str, folder: Path, *, slots: int = 4) -> Iterator[Cluster]:
         def worker(name: str) -> Place:
             papers = authority.worker(name)
             return Place(name, lambda: workers.worker_process(
-                name, papers, folder / name, url, "--drain-timeout", "3s", slots=slots
+                name, papers, folder / name, url, *SOON, slots=slots
+            ))  # fmt: skip
+
+        def near(name: str) -> Place:
+            mine = stack.enter_context(login_of(dsn, f"{name}_login", "ql_worker"))
+            return Place(name, lambda: workers.worker_with_login(
+                name, mine, folder / name, *SOON, slots=slots
             ))  # fmt: skip
 
         made = Cluster(
@@ -113,7 +121,7 @@ def cluster(dsn: str, folder: Path, *, slots: int = 4) -> Iterator[Cluster]:
                 door, authority, folder / "ingress", port
             )),
             [control(f"control{number}") for number in range(CONTROLS)],
-            [worker(f"w{number}") for number in range(WORKERS)],
+            [near("w0"), *(worker(f"w{number}") for number in range(1, WORKERS))],
         )  # fmt: skip
         try:
             for place in made.places():

@@ -160,12 +160,27 @@ def worker_process(
     *words: str,
     slots: int = 4,
     lease_ms: int = LEASE_MS,
-    **env: str,
 ) -> Served:
     """`qinglong-sql worker` behind an ingress, its state in `folder/state`."""
+    door = ("--ingress", url, "--certificate", str(papers.certificate), "--key", str(papers.key),
+            "--ca", str(papers.ca))  # fmt: skip
+    return _worker(name, folder, *door, *words, slots=slots, lease_ms=lease_ms)
+
+
+def worker_with_login(
+    name: str, dsn: str, folder: Path, *words: str, slots: int = 4, lease_ms: int = LEASE_MS
+) -> Served:
+    """The same with a login of its own."""
+    door = ("--name", name)
+    return _worker(name, folder, *door, *words, slots=slots, lease_ms=lease_ms, dsn=dsn)
+
+
+def _worker(
+    name: str, folder: Path, *words: str, slots: int, lease_ms: int, dsn: str | None = None
+) -> Served:
+    env = {"QINGLONG_WORKER_DSN": dsn} if dsn else {}
+    queue = () if "--queue" in words else ("--queue", "default")
     return Served(
-        name, folder, "worker", "--ingress", url, "--certificate", str(papers.certificate),
-        "--key", str(papers.key), "--ca", str(papers.ca), "--queue", "default",
-        "--slots", str(slots), "--lease", f"{lease_ms // 1000}s",
+        name, folder, "worker", *queue, "--slots", str(slots), "--lease", f"{lease_ms // 1000}s",
         "--state", str(folder / "state"), "--log-format", "json", *words, **env,
     )  # fmt: skip
