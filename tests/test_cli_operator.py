@@ -104,8 +104,9 @@ def test_what_a_worker_of_this_machine_holds_is_not_declared_stopped(shell: Shel
     process = shell.begin("run", "jobs.yaml", output=shell.folder / "output")
     until((shell.folder / "begun").exists, process, "it runs")
     (run,) = json.loads(shell("runs", "--json").stdout)
-    words = ("--reason", "no idea", "--then", "fail")
-    done = shell("attempt", "declare-stopped", f"{run['run_id'][:12]}-1", *words)
+    attempt = f"{run['run_id'][:12]}-1"
+    words = ("attempt", "declare-stopped", attempt, "--reason", "no idea", "--then", "fail")
+    done = shell(*words)
     assert done.returncode == 5 and "lives on this machine, and its lease runs until" in done.stderr
     assert f"`qinglong-sql cancel {run['run_id'][:12]}` stops it" in done.stderr
     assert shell("runs", "--json").stdout.count('"running"') == 1 and process.poll() is None

@@ -268,6 +268,23 @@ def test_a_worker_that_never_ships_the_rest_is_not_waited_for_for_ever(
     assert follow.LOOKS_FOR_THE_REST <= 2 * len(waits) <= follow.LOOKS_FOR_THE_REST + 4
 
 
+def test_a_line_that_comes_in_two_parts_after_the_end_stays_one(
+    store: Store, shell: Shell, logs: FileLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id, held = begun(store, a=[], b=[])
+    take(logs, run_id, "a", 1, 0, b"part\nhalf", None)
+    acting.report(store, *held.values())
+    acting.advance(store, run_id)
+    things = [
+        lambda: take(logs, run_id, "b", 2, 0, b"late", 0),
+        lambda: take(logs, run_id, "a", 1, 9, b" and half", 0),
+    ]
+    monkeypatch.setattr(follow, "pause", lambda seconds=0.0: things.pop(0)())
+    done = shell("logs", "-f", run_id)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "a | part\nb | late\na | half and half\n"
+
+
 SPEAKS = (
     "for n in 1 2 3; do echo line $n; sleep 0.3; done; head -c 300000 /dev/zero; echo; echo end"
 )
