@@ -24,6 +24,7 @@ from qinglong_sql.cli.ingress import ingress
 from qinglong_sql.ingress_settings import KEYS, IngressSettings, load
 from qinglong_sql.setting_file import SettingFault
 from qinglong_sql.tls import client_context
+from qinglong_sql.wire import text
 from qinglong_sql.wire_document import document
 from tests.controls import GROUPS, Process, login_of
 from tests.doors_remote import Client, site_of
@@ -303,7 +304,7 @@ def test_the_running_ingress_is_as_its_document_says(
     with site_of(postgres_dsn, authority, tmp_path) as site, requests.Session() as session:
         session.mount("https://", Mutual(site.context("w1")))
         session.trust_env = False
-        schema = schemathesis.openapi.from_dict(document(), config=LOOKED_AT)
+        schema = schemathesis.openapi.from_dict(quick(document()), config=LOOKED_AT)
         schema.config.update(base_url=f"https://{HOST}:{site.ingress.port}")
         seen: dict[str, set[int]] = {}
         for result in schema.get_all_operations():
@@ -315,6 +316,18 @@ def test_the_running_ingress_is_as_its_document_says(
         assert all(statuses <= wanted for statuses in seen.values()), seen
         assert {400, 404} & set().union(*seen.values())
         assert site.count("refused_total", reason="fault") == 0
+
+
+def quick(found: Any) -> Any:
+    """The document without the pattern that forbids NUL: making texts by it takes a minute.
+
+    Such a text is refused with 400, which is in the document.
+    """
+    if isinstance(found, list):
+        return [quick(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    return {key: quick(one) for key, one in found.items() if one != text(0, 0)["pattern"]}
 
 
 LOOKED_AT = schemathesis.Config.from_dict(
