@@ -17,7 +17,7 @@ from qinglong_sql.control_log import LEVELS, Log
 from qinglong_sql.errors import NotReady
 from qinglong_sql.port import Port, Shut
 from qinglong_sql.setting_file import SettingFault
-from qinglong_sql.tending import Taken
+from qinglong_sql.tending import Ending, Taken, Tending
 from qinglong_sql.worker_parts import through_ingress, with_login
 from qinglong_sql.worker_settings import PREFIX, WorkerSettings, load, shown
 
@@ -114,17 +114,27 @@ def serve(settings: WorkerSettings) -> Exit:
     """Be a worker until it is over; how it ended."""
     if settings.base_dir and not settings.base_dir.is_dir():
         raise BadFile(f"{settings.base_dir}: no such folder")
+    # Whatever is heard from here on ends it in order.
+    with Interrupts(None, None, LEAVE_WITHIN_S) as signals:
+        ending = tend(made(settings), signals)
+        signals.over()
+    return {"stopped": Exit.OK, "replaced": Exit.REFUSED, "killed": Exit.KILLED}[ending]
+
+
+def made(settings: WorkerSettings) -> Tending:
+    """A worker that has begun nothing yet."""
     log = Log(settings.log_format, settings.log_level)
     try:
         words = words_without(settings.dsn or "", secret_of(settings.password()))
         if settings.ingress:
-            tending = through_ingress(settings, settings.ingress, log, words)
-        else:
-            tending = with_login(
-                settings, login(settings), place_of(settings.dsn or ""), log, words
-            )
+            return through_ingress(settings, settings.ingress, log, words)
+        return with_login(settings, login(settings), place_of(settings.dsn or ""), log, words)
     except (SettingFault, ValueError) as error:
         raise BadFile(str(error)) from None
+
+
+def tend(tending: Tending, signals: Interrupts) -> Ending:
+    """Work until interrupts end it, also those from before; how it ended."""
 
     def out() -> None:
         try:
@@ -132,18 +142,16 @@ def serve(settings: WorkerSettings) -> Exit:
         finally:
             os._exit(Exit.KILLED)
 
+    tending.interrupts = lambda: signals.count
+    signals.tell(tending.wake, out)
     try:
-        with Interrupts(tending.wake, out, LEAVE_WITHIN_S) as signals:
-            tending.interrupts = lambda: signals.count
-            ending = tending.run()
-            tending.close()  # it may wait for the door, which an interrupt ends
+        return tending.run()
     except (Taken, ValueError) as error:
         raise Refused(str(error)) from None
     except Shut as error:
         raise Refused(error.message) from None
     finally:
-        tending.close()
-    return {"stopped": Exit.OK, "replaced": Exit.REFUSED, "killed": Exit.KILLED}[ending]
+        tending.close()  # it may wait for the door, which a second interrupt ends
 
 
 def login(settings: WorkerSettings) -> Port:
