@@ -1320,22 +1320,29 @@ CREATE TABLE ql.worker_session (
 ALTER TABLE ql.worker_session OWNER TO ql_migrator;
 
 --
--- Name: hold_session(text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: hold_session(text, text, boolean); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.hold_session(p_worker_id text, p_session_id text) RETURNS ql.worker_session
+CREATE FUNCTION ql.hold_session(p_worker_id text, p_session_id text, p_lock boolean) RETURNS ql.worker_session
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
   v_session ql.worker_session;
 begin
-  select w.*
-  into v_session
-  from ql.worker_session as w
-  where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online'
-  for no key update;
-  if not found then
+  if p_lock then
+    select w.*
+    into v_session
+    from ql.worker_session as w
+    where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online'
+    for no key update;
+  else
+    select w.*
+    into v_session
+    from ql.worker_session as w
+    where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online';
+  end if;
+  if v_session.worker_id is null then
     raise exception 'session % of worker % is not online', p_session_id, p_worker_id
       using errcode = 'QL410';
   end if;
@@ -1343,7 +1350,7 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.hold_session(p_worker_id text, p_session_id text) OWNER TO ql_migrator;
+ALTER FUNCTION ql.hold_session(p_worker_id text, p_session_id text, p_lock boolean) OWNER TO ql_migrator;
 
 --
 -- Name: hold_triggers(text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -4929,6 +4936,7 @@ CREATE FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_
     AS $$
 declare
   v_session ql.worker_session;
+  v_waits boolean;
   v_offers jsonb := ql.command_list(p_offers);
   v_offer_ids text[];
   v_digests text[];
@@ -4937,8 +4945,29 @@ declare
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_session := ql.hold_session(p_worker_id, p_session_id);
   perform ql.check_offers(v_offers, p_lease_ms);
+  -- who asks and nothing waits is only looked at: idle workers write nothing
+  v_waits := exists (
+    select
+    from jsonb_array_elements(v_offers) as o (value)
+    join ql.attempt_offer as m on m.offer_id = o.value ->> 'offer_id'
+  )
+  or case
+    when p_run_id is null then exists (
+      select
+      from ql.task_attempt as a
+      where a.queue = p_queue and a.offer_at_ms is not null
+    )
+    else exists (
+      select
+      from ql.task_attempt as a
+      where a.run_id = p_run_id and a.queue = p_queue and a.offer_at_ms is not null
+    )
+  end;
+  v_session := ql.hold_session(p_worker_id, p_session_id, v_waits);
+  if not v_waits then
+    return;
+  end if;
 
   -- an offer that was made before is a replay, whatever became of it
   select
@@ -8830,11 +8859,11 @@ GRANT UPDATE(seen_at_ms) ON TABLE ql.worker_session TO ql_authority;
 GRANT UPDATE(drain_requested_at_ms) ON TABLE ql.worker_session TO ql_authority;
 
 --
--- Name: FUNCTION hold_session(p_worker_id text, p_session_id text); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: FUNCTION hold_session(p_worker_id text, p_session_id text, p_lock boolean); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text) TO ql_authority;
+REVOKE ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text, p_lock boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text, p_lock boolean) TO ql_authority;
 
 --
 -- Name: FUNCTION hold_triggers(p_package_key text, p_trigger_key text); Type: ACL; Schema: ql; Owner: ql_migrator

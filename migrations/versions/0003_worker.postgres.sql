@@ -68,6 +68,8 @@ alter table ql.worker_session
 
 alter type ql.command add attribute worker_id text;
 
+drop function ql.hold_session(text, text);  -- it is told whether to lock
+
 -- who used the ingress with which certificate: one row a minute and route; append-only
 create table ql.worker_audit (
   minute_ms bigint not null,
@@ -2694,7 +2696,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch_session.sql sha256 8ec63fc028a9bfb69558cfa350f9bd2f02d06b67e92e4a52621980e799a1510f
+-- from sql/postgres/dispatch_session.sql sha256 4f50cee9f8723de98f42a97d65e156afaf2cda2cee381760d51144616b434674
 -- DISPATCH, SESSIONS — who a worker is and whether it is there, and what an operator asks of it
 -- (DOMAIN §3.5, DESIGN §8).
 
@@ -2864,9 +2866,14 @@ end;
 $$;
 
 -- HELPER   hold_session — the worker's session, which must be the one that is online
--- LOCKS    apart: worker_session (so that the calls of one worker lease one after another)
+-- LOCKS    apart: worker_session (so that the calls of one worker lease one after another), unless
+--          it is only to be looked at
 -- RAISES   QL410
-create or replace function ql.hold_session (p_worker_id text, p_session_id text)
+create or replace function ql.hold_session (
+  p_worker_id text,
+  p_session_id text,
+  p_lock boolean
+)
 returns ql.worker_session
 language plpgsql
 volatile
@@ -2875,12 +2882,19 @@ as $$
 declare
   v_session ql.worker_session;
 begin
-  select w.*
-  into v_session
-  from ql.worker_session as w
-  where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online'
-  for no key update;
-  if not found then
+  if p_lock then
+    select w.*
+    into v_session
+    from ql.worker_session as w
+    where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online'
+    for no key update;
+  else
+    select w.*
+    into v_session
+    from ql.worker_session as w
+    where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online';
+  end if;
+  if v_session.worker_id is null then
     raise exception 'session % of worker % is not online', p_session_id, p_worker_id
       using errcode = 'QL410';
   end if;
@@ -2985,7 +2999,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch.sql sha256 af91bc01a7fce06bdae91e43033983f6ee2a6fa7e7e6673d1bee0a17eed5cc33
+-- from sql/postgres/dispatch.sql sha256 7ee65f4e30ec6d71724202d4a6c56a3f07597ca78f03ac28a8f09948b46d5edb
 -- DISPATCH — offers that take leases (DOMAIN §3.5, DESIGN §5, §6). Sessions are in
 -- dispatch_session.sql; what a holder of a lease may do with it is in dispatch_start.sql, what it
 -- may ask in dispatch_read.sql.
@@ -3159,7 +3173,8 @@ $$;
 
 -- STEP     lease_attempts — give a worker's offers to the oldest admitted attempts of a queue, or
 --          of one run in it
--- LOCKS    apart: worker_session · 1 attempt advisory (try) · 2 run (by run_id, waits, then skips)
+-- LOCKS    apart: worker_session · 1 attempt advisory (try) · 2 run (by run_id, waits, then skips);
+--          none when nothing waits in the queue
 -- READS    task_attempt, attempt_lease, attempt_offer, dispatch_effect
 -- WRITES   attempt_offer; attempt_lease, run, run_event, agenda (through ql.apply_effects)
 -- RETURNS  one row an offer that holds a lease, in the order of the offers; try_number counts this
@@ -3192,6 +3207,7 @@ set lock_timeout = '100ms'
 as $$
 declare
   v_session ql.worker_session;
+  v_waits boolean;
   v_offers jsonb := ql.command_list(p_offers);
   v_offer_ids text[];
   v_digests text[];
@@ -3200,8 +3216,29 @@ declare
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_session := ql.hold_session(p_worker_id, p_session_id);
   perform ql.check_offers(v_offers, p_lease_ms);
+  -- who asks and nothing waits is only looked at: idle workers write nothing
+  v_waits := exists (
+    select
+    from jsonb_array_elements(v_offers) as o (value)
+    join ql.attempt_offer as m on m.offer_id = o.value ->> 'offer_id'
+  )
+  or case
+    when p_run_id is null then exists (
+      select
+      from ql.task_attempt as a
+      where a.queue = p_queue and a.offer_at_ms is not null
+    )
+    else exists (
+      select
+      from ql.task_attempt as a
+      where a.run_id = p_run_id and a.queue = p_queue and a.offer_at_ms is not null
+    )
+  end;
+  v_session := ql.hold_session(p_worker_id, p_session_id, v_waits);
+  if not v_waits then
+    return;
+  end if;
 
   -- an offer that was made before is a replay, whatever became of it
   select

@@ -171,7 +171,8 @@ $$;
 
 -- STEP     lease_attempts — give a worker's offers to the oldest admitted attempts of a queue, or
 --          of one run in it
--- LOCKS    apart: worker_session · 1 attempt advisory (try) · 2 run (by run_id, waits, then skips)
+-- LOCKS    apart: worker_session · 1 attempt advisory (try) · 2 run (by run_id, waits, then skips);
+--          none when nothing waits in the queue
 -- READS    task_attempt, attempt_lease, attempt_offer, dispatch_effect
 -- WRITES   attempt_offer; attempt_lease, run, run_event, agenda (through ql.apply_effects)
 -- RETURNS  one row an offer that holds a lease, in the order of the offers; try_number counts this
@@ -204,6 +205,7 @@ set lock_timeout = '100ms'
 as $$
 declare
   v_session ql.worker_session;
+  v_waits boolean;
   v_offers jsonb := ql.command_list(p_offers);
   v_offer_ids text[];
   v_digests text[];
@@ -212,8 +214,29 @@ declare
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_session := ql.hold_session(p_worker_id, p_session_id);
   perform ql.check_offers(v_offers, p_lease_ms);
+  -- who asks and nothing waits is only looked at: idle workers write nothing
+  v_waits := exists (
+    select
+    from jsonb_array_elements(v_offers) as o (value)
+    join ql.attempt_offer as m on m.offer_id = o.value ->> 'offer_id'
+  )
+  or case
+    when p_run_id is null then exists (
+      select
+      from ql.task_attempt as a
+      where a.queue = p_queue and a.offer_at_ms is not null
+    )
+    else exists (
+      select
+      from ql.task_attempt as a
+      where a.run_id = p_run_id and a.queue = p_queue and a.offer_at_ms is not null
+    )
+  end;
+  v_session := ql.hold_session(p_worker_id, p_session_id, v_waits);
+  if not v_waits then
+    return;
+  end if;
 
   -- an offer that was made before is a replay, whatever became of it
   select

@@ -167,9 +167,14 @@ end;
 $$;
 
 -- HELPER   hold_session — the worker's session, which must be the one that is online
--- LOCKS    apart: worker_session (so that the calls of one worker lease one after another)
+-- LOCKS    apart: worker_session (so that the calls of one worker lease one after another), unless
+--          it is only to be looked at
 -- RAISES   QL410
-create or replace function ql.hold_session (p_worker_id text, p_session_id text)
+create or replace function ql.hold_session (
+  p_worker_id text,
+  p_session_id text,
+  p_lock boolean
+)
 returns ql.worker_session
 language plpgsql
 volatile
@@ -178,12 +183,19 @@ as $$
 declare
   v_session ql.worker_session;
 begin
-  select w.*
-  into v_session
-  from ql.worker_session as w
-  where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online'
-  for no key update;
-  if not found then
+  if p_lock then
+    select w.*
+    into v_session
+    from ql.worker_session as w
+    where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online'
+    for no key update;
+  else
+    select w.*
+    into v_session
+    from ql.worker_session as w
+    where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online';
+  end if;
+  if v_session.worker_id is null then
     raise exception 'session % of worker % is not online', p_session_id, p_worker_id
       using errcode = 'QL410';
   end if;
