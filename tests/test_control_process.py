@@ -20,7 +20,6 @@ from tests.server import Server
 from tests.shell import Shell
 from tests.test_control import BOOT, STOP
 
-
 # With a server that is gone, a pgbouncer lets who asks wait for 2 minutes unless it is told less.
 BOUNCED_S = 5
 
@@ -187,7 +186,7 @@ def test_a_postgres_that_hangs_does_not_keep_it_and_one_that_dies_ends_it(
         one.ready()
     children = Path(f"/proc/{own_server.child.pid}/task/{own_server.child.pid}/children")
     backends = list(map(int, children.read_text().split()))
-    for pid in backends:
+    for pid in [own_server.child.pid, *backends]:  # no new ones either, which a pgbouncer would ask
         os.kill(pid, signal.SIGSTOP)
     time.sleep(1)  # a cycle of each lifecycle waits by now
     left.child.send_signal(signal.SIGTERM)

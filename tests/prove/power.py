@@ -1,9 +1,9 @@
 """Power fails: what was acknowledged is there again, nothing is corrupt, and work goes on.
 
 1. SQLite on the disk of `tests.power`, which loses or tears what was not synced: 2,000 moments of a
-   whole life for edge and for standalone (300 with --quick), and more as long as there is time.
+   whole life for edge and for standalone (150 with --quick), and more as long as there is time.
 2. Real ext4 and xfs on a loop device, shut down without a flush of their journals: 30 rounds each
-   (3 with --quick) of SQLite edge, SQLite standalone and PostgreSQL, whose client notes on another
+   (2 with --quick) of SQLite edge, SQLite standalone and PostgreSQL, whose client notes on another
    file system what was acknowledged.
 Controls with too weak a setting lose something, or the check fails.
 
@@ -34,8 +34,8 @@ from tests.mounts import Mount
 from tests.prove import Setting, Verdict, needing
 from tests.stores import install
 
-MOMENTS, QUICK_MOMENTS = 2_000, 300
-ROUNDS, QUICK_ROUNDS = 30, 3
+MOMENTS, QUICK_MOMENTS = 2_000, 150
+ROUNDS, QUICK_ROUNDS = 30, 2
 CONTROL_ROUNDS = 5
 KINDS = ("ext4", "xfs")
 PROFILES: tuple[Profile, ...] = ("edge", "standalone")
