@@ -2836,6 +2836,40 @@ $$;
 ALTER FUNCTION ql.wait_run(p_run_id text) OWNER TO ql_migrator;
 
 --
+-- Name: work_waits(text, text, jsonb); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.work_waits(p_queue text, p_run_id text, p_offers jsonb) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+  return exists (
+    select
+    from jsonb_array_elements(p_offers) as o (value)
+    where exists (
+      select from ql.attempt_offer as m where m.offer_id = o.value ->> 'offer_id'
+    )
+  )
+  or case
+    when p_run_id is null then exists (
+      select
+      from ql.task_attempt as a
+      where a.queue = p_queue and a.offer_at_ms is not null
+    )
+    else exists (
+      select
+      from ql.task_attempt as a
+      where a.run_id = p_run_id and a.queue = p_queue and a.offer_at_ms is not null
+    )
+  end;
+end;
+$$;
+
+ALTER FUNCTION ql.work_waits(p_queue text, p_run_id text, p_offers jsonb) OWNER TO ql_migrator;
+
+--
 -- Name: write_events(ql.effect[], bigint[], bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
@@ -4947,23 +4981,7 @@ begin
   perform ql.assert_read_committed();
   perform ql.check_offers(v_offers, p_lease_ms);
   -- who asks and nothing waits is only looked at: idle workers write nothing
-  v_waits := exists (
-    select
-    from jsonb_array_elements(v_offers) as o (value)
-    join ql.attempt_offer as m on m.offer_id = o.value ->> 'offer_id'
-  )
-  or case
-    when p_run_id is null then exists (
-      select
-      from ql.task_attempt as a
-      where a.queue = p_queue and a.offer_at_ms is not null
-    )
-    else exists (
-      select
-      from ql.task_attempt as a
-      where a.run_id = p_run_id and a.queue = p_queue and a.offer_at_ms is not null
-    )
-  end;
+  v_waits := ql.work_waits(p_queue, p_run_id, v_offers);
   v_session := ql.hold_session(p_worker_id, p_session_id, v_waits);
   if not v_waits then
     return;
@@ -9116,6 +9134,13 @@ GRANT ALL ON FUNCTION ql.take_over_outputs(p_run_id text) TO ql_authority;
 
 REVOKE ALL ON FUNCTION ql.wait_run(p_run_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.wait_run(p_run_id text) TO ql_authority;
+
+--
+-- Name: FUNCTION work_waits(p_queue text, p_run_id text, p_offers jsonb); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.work_waits(p_queue text, p_run_id text, p_offers jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.work_waits(p_queue text, p_run_id text, p_offers jsonb) TO ql_authority;
 
 --
 -- Name: FUNCTION write_events(p_effects ql.effect[], p_versions bigint[], p_at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator

@@ -2696,7 +2696,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch_session.sql sha256 4f50cee9f8723de98f42a97d65e156afaf2cda2cee381760d51144616b434674
+-- from sql/postgres/dispatch_session.sql sha256 5d613bb9f6a8ffda33fa0c8edc268294aeac435c478cbe41df42d9a17c189835
 -- DISPATCH, SESSIONS — who a worker is and whether it is there, and what an operator asks of it
 -- (DOMAIN §3.5, DESIGN §8).
 
@@ -2866,8 +2866,7 @@ end;
 $$;
 
 -- HELPER   hold_session — the worker's session, which must be the one that is online
--- LOCKS    apart: worker_session (so that the calls of one worker lease one after another), unless
---          it is only to be looked at
+-- LOCKS    apart: worker_session, if it is to lease: the calls of one worker do so one by one
 -- RAISES   QL410
 create or replace function ql.hold_session (
   p_worker_id text,
@@ -2999,7 +2998,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch.sql sha256 7ee65f4e30ec6d71724202d4a6c56a3f07597ca78f03ac28a8f09948b46d5edb
+-- from sql/postgres/dispatch.sql sha256 366dd7f7643ee13573e4c7f484b6075c0892d4d8c98fcf357bffc873f994d2c9
 -- DISPATCH — offers that take leases (DOMAIN §3.5, DESIGN §5, §6). Sessions are in
 -- dispatch_session.sql; what a holder of a lease may do with it is in dispatch_start.sql, what it
 -- may ask in dispatch_read.sql.
@@ -3218,23 +3217,7 @@ begin
   perform ql.assert_read_committed();
   perform ql.check_offers(v_offers, p_lease_ms);
   -- who asks and nothing waits is only looked at: idle workers write nothing
-  v_waits := exists (
-    select
-    from jsonb_array_elements(v_offers) as o (value)
-    join ql.attempt_offer as m on m.offer_id = o.value ->> 'offer_id'
-  )
-  or case
-    when p_run_id is null then exists (
-      select
-      from ql.task_attempt as a
-      where a.queue = p_queue and a.offer_at_ms is not null
-    )
-    else exists (
-      select
-      from ql.task_attempt as a
-      where a.run_id = p_run_id and a.queue = p_queue and a.offer_at_ms is not null
-    )
-  end;
+  v_waits := ql.work_waits(p_queue, p_run_id, v_offers);
   v_session := ql.hold_session(p_worker_id, p_session_id, v_waits);
   if not v_waits then
     return;
@@ -3515,9 +3498,42 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch_read.sql sha256 012eb75fbf3145e902f0fa088fd600d32a33256e682cd9486e70253ff2cbf7c5
+-- from sql/postgres/dispatch_read.sql sha256 0fb37d88847a79481ec7abcafa94110abd8053448e1bc68d99809616df0e7863
 -- DISPATCH, READ — what the holder of a lease may ask: its input, and how its attempt stands.
 -- Workers read no views (DESIGN §8).
+
+-- HELPER   work_waits — whether a lease may find an attempt: one waits, or an offer was made before
+-- LOCKS    none
+-- READS    attempt_offer, task_attempt
+create or replace function ql.work_waits (p_queue text, p_run_id text, p_offers jsonb)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  return exists (
+    select
+    from jsonb_array_elements(p_offers) as o (value)
+    where exists (
+      select from ql.attempt_offer as m where m.offer_id = o.value ->> 'offer_id'
+    )
+  )
+  or case
+    when p_run_id is null then exists (
+      select
+      from ql.task_attempt as a
+      where a.queue = p_queue and a.offer_at_ms is not null
+    )
+    else exists (
+      select
+      from ql.task_attempt as a
+      where a.run_id = p_run_id and a.queue = p_queue and a.offer_at_ms is not null
+    )
+  end;
+end;
+$$;
 
 -- HELPER   input_text — the run's input and what the attempt's direct needs gave, as canonical JSON
 -- LOCKS    none

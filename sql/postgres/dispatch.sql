@@ -216,23 +216,7 @@ begin
   perform ql.assert_read_committed();
   perform ql.check_offers(v_offers, p_lease_ms);
   -- who asks and nothing waits is only looked at: idle workers write nothing
-  v_waits := exists (
-    select
-    from jsonb_array_elements(v_offers) as o (value)
-    join ql.attempt_offer as m on m.offer_id = o.value ->> 'offer_id'
-  )
-  or case
-    when p_run_id is null then exists (
-      select
-      from ql.task_attempt as a
-      where a.queue = p_queue and a.offer_at_ms is not null
-    )
-    else exists (
-      select
-      from ql.task_attempt as a
-      where a.run_id = p_run_id and a.queue = p_queue and a.offer_at_ms is not null
-    )
-  end;
+  v_waits := ql.work_waits(p_queue, p_run_id, v_offers);
   v_session := ql.hold_session(p_worker_id, p_session_id, v_waits);
   if not v_waits then
     return;

@@ -1,6 +1,39 @@
 -- DISPATCH, READ — what the holder of a lease may ask: its input, and how its attempt stands.
 -- Workers read no views (DESIGN §8).
 
+-- HELPER   work_waits — whether a lease may find an attempt: one waits, or an offer was made before
+-- LOCKS    none
+-- READS    attempt_offer, task_attempt
+create or replace function ql.work_waits (p_queue text, p_run_id text, p_offers jsonb)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  return exists (
+    select
+    from jsonb_array_elements(p_offers) as o (value)
+    where exists (
+      select from ql.attempt_offer as m where m.offer_id = o.value ->> 'offer_id'
+    )
+  )
+  or case
+    when p_run_id is null then exists (
+      select
+      from ql.task_attempt as a
+      where a.queue = p_queue and a.offer_at_ms is not null
+    )
+    else exists (
+      select
+      from ql.task_attempt as a
+      where a.run_id = p_run_id and a.queue = p_queue and a.offer_at_ms is not null
+    )
+  end;
+end;
+$$;
+
 -- HELPER   input_text — the run's input and what the attempt's direct needs gave, as canonical JSON
 -- LOCKS    none
 -- READS    task_attempt, run, run_input, workflow_ancestor, step_output

@@ -167,8 +167,7 @@ end;
 $$;
 
 -- HELPER   hold_session — the worker's session, which must be the one that is online
--- LOCKS    apart: worker_session (so that the calls of one worker lease one after another), unless
---          it is only to be looked at
+-- LOCKS    apart: worker_session, if it is to lease: the calls of one worker do so one by one
 -- RAISES   QL410
 create or replace function ql.hold_session (
   p_worker_id text,
