@@ -6,23 +6,23 @@ are killed, stopped for longer than a lease, ended as a supervisor does it, and 
 processes that were started here are harmed, by their ids.
 """
 
-import json
-import os
 import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
 
 from qinglong_sql.cli.exits import Exit
-from qinglong_sql.linux import start_ticks
+from qinglong_sql.errors import Unknown
+from qinglong_sql.store.postgres import PostgresStore
 from tests import controls, workers
 from tests.controls import login_of
+from tests.guards import Guard, guards_in
 from tests.workers import Authority, Served
 
 CONTROLS, WORKERS = 2, 3
@@ -72,6 +72,10 @@ class Cluster:
 
     def state(self, worker: Place) -> Path:
         return self.folder / worker.name / "state"
+
+    def guards(self) -> list[Guard]:
+        """Launchers and fork servers that live now."""
+        return guards_in(*map(self.state, self.workers))
 
     def count(self, words: str) -> None:
         with self._turn:
@@ -136,41 +140,8 @@ def cluster(dsn: str, folder: Path, *, slots: int = 4) -> Iterator[Cluster]:
                     with suppress(ProcessLookupError):
                         place.lives.child.send_signal(signal.SIGCONT)
                     place.lives.close()
-            for guard in guards(made):
+            for guard in made.guards():
                 guard.send(signal.SIGCONT, signal.SIGKILL)
-
-
-# -- launchers
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """A launcher or a fork server, as a journal names it."""
-
-    kind: str
-    pid: int
-    ticks: int
-
-    def send(self, *numbers: signal.Signals) -> bool:
-        """Signal it, if it is still that process."""
-        for number in numbers:
-            if start_ticks(self.pid) != self.ticks:
-                return False
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-        return True
-
-
-def guards(cluster: Cluster, workers: Sequence[Place] = ()) -> list[Guard]:
-    """Those that live now, of these workers or of every one."""
-    found: set[Guard] = set()
-    for worker in workers or cluster.workers:
-        for journal in (cluster.state(worker) / "exec").glob("*/journal.json"):
-            with suppress(OSError, ValueError, KeyError):
-                said = json.loads(journal.read_text(encoding="utf-8"))
-                for kind in ("launcher", "forkserver"):
-                    found.add(Guard(kind, said[f"{kind}_pid"], said[f"{kind}_ticks"]))
-    return sorted((one for one in found if start_ticks(one.pid) == one.ticks), key=repr)
 
 
 # -- hands
@@ -211,8 +182,11 @@ def served(cluster: Cluster, place: Place, dice: random.Random, over: threading.
     """Kill it, stop it for longer than a lease, or ask it to end; it is there again afterwards."""
     kind = place.name.rstrip("0123456789")
     kind = "worker" if kind == "w" else kind
-    how = dice.choice(["kill", "kill", "pause", "end"])
+    how = dice.choice(["kill", "kill", "pause", "end", *["drain"] * (kind == "worker")])
     cluster.count(f"{kind} {how}")
+    if how == "drain":
+        drained(cluster, place, dice, over)
+        return
     assert place.lives
     child = place.lives.child
     if (code := child.poll()) is not None:
@@ -261,12 +235,22 @@ def fenced(cluster: Cluster, place: Place, code: int) -> bool:
 
 def knows(one: controls.Process | None) -> bool:
     """Whether it has come so far that TERM is heard."""
-    return one is not None and any(one.lines(event) for event in ("ready", "away", "boot"))
+    return one is not None and any(
+        one.lines(event) for event in ("ready", "drained", "away", "boot")
+    )
+
+
+def drained(cluster: Cluster, place: Place, dice: random.Random, over: threading.Event) -> None:
+    """An operator lets it lease nothing for a while, whether it is there or not."""
+    with closing(PostgresStore(cluster.dsn)) as store, suppress(Unknown):
+        store.call("drain_worker", p_worker_id=place.name)
+        over.wait(dice.uniform(1.0, 4.0))
+        store.call("undrain_worker", p_worker_id=place.name)
 
 
 def guarded(cluster: Cluster, dice: random.Random, over: threading.Event) -> None:
     """The same to a launcher, now and then to a fork server: one at a time (DESIGN §9)."""
-    found = guards(cluster)
+    found = cluster.guards()
     kind = dice.choice(["launcher", "launcher", "launcher", "forkserver"])
     if not (mine := [one for one in found if one.kind == kind]):
         return
@@ -285,13 +269,18 @@ def guarded(cluster: Cluster, dice: random.Random, over: threading.Event) -> Non
 def burnt(cluster: Cluster, worker: Place) -> None:
     """A machine that is gone for good, with all that ran there and all that it had written."""
     assert worker.lives
-    mine = guards(cluster, [worker])
+    mine = guards_in(cluster.state(worker))
     worker.lives.close()
-    for guard in [*mine, *guards(cluster, [worker])]:
+    for guard in [*mine, *guards_in(cluster.state(worker))]:
         guard.send(signal.SIGCONT, signal.SIGKILL)
     cluster.state(worker).rename(cluster.folder / worker.name / "ashes")
     cluster.workers.remove(worker)
     cluster.count("worker burnt")
+
+
+def serves(one: controls.Process) -> bool:
+    """Whether it has come to its work; a worker may have begun while it was drained."""
+    return any(one.lines(event) for event in ("ready", "undrained"))
 
 
 def healed(cluster: Cluster, within_s: float = 30.0) -> None:
@@ -301,4 +290,4 @@ def healed(cluster: Cluster, within_s: float = 30.0) -> None:
             place.begin()
     for place in cluster.places():
         assert isinstance(place.lives, Served | controls.Process)
-        place.lives.until(lambda one=place.lives: one.lines("ready"), "it is ready", within_s)
+        place.lives.until(lambda one=place.lives: serves(one), "it serves", within_s)

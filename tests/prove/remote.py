@@ -234,7 +234,7 @@ def stopped(trial: Trial) -> None:
         code = place.lives.stop()
         trial.check(code == 0, f"{place.name} ended with {code}: {place.lives.text()[-1500:]}")
     time.sleep(0.5)  # fork servers see that they are alone
-    left = upheaval.guards(trial.cluster)
+    left = trial.cluster.guards()
     trial.check(not left, f"left running: {left}")
     for words in trial.cluster.wrong:
         trial.check(False, words)
