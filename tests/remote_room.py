@@ -5,7 +5,8 @@ the ingress, which takes the name from a certificate. So one table speaks for bo
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -105,35 +106,40 @@ def applied(rows: list[Row]) -> None:
     assert [(row["outcome"], row["code"]) for row in rows] == [APPLIED] * len(rows), rows
 
 
-def look(room: Room) -> tuple[dict[str, object], int]:
-    """What all tables hold but those that a refusal writes, and how many refused reports."""
+@contextmanager
+def eyes(room: Room) -> Iterator[Callable[[], tuple[dict[str, object], int]]]:
+    """Look: what all tables hold but those that a refusal writes; how many refused reports."""
     if room.engine.kind == "sqlite":
-        found: dict[str, object] = dict(acting.everything(room.engine))
-        refused = len(found["refused_report"])  # type: ignore[arg-type]
-    else:
-        # one statement: a room is looked at again and again
-        with psycopg.connect(room.engine.dsn) as connection:
-            names = [name for (name,) in connection.execute(TABLES).fetchall()]
-            texts = ", ".join(f"({ROWS.format(name=name)})" for name in names)
-            row = connection.execute(f"select {texts}".encode()).fetchone()
-        found = dict(zip(names, row or (), strict=True))
-        refused = len(found["refused_report"] or ())  # type: ignore[arg-type]
-    return {name: rows for name, rows in found.items() if name not in KEPT}, refused
+        yield lambda: _seen(dict(acting.everything(room.engine)))
+        return
+    with psycopg.connect(room.engine.dsn, autocommit=True) as connection:
+        names = [name for (name,) in connection.execute(TABLES).fetchall()]
+        texts = ", ".join(f"({ROWS.format(name=name)})" for name in names)
+        at_once = f"select {texts}".encode()
+        yield lambda: _seen(
+            dict(zip(names, connection.execute(at_once).fetchone() or (), strict=True))
+        )
+
+
+def _seen(found: dict[str, Any]) -> tuple[dict[str, object], int]:
+    kept = len(found["refused_report"] or ())
+    return {name: rows for name, rows in found.items() if name not in KEPT}, kept
 
 
 def judge(room: Room, asks: Sequence[Ask]) -> None:
     """Ask each twice: the answer is the one of the table, and a loser moves nothing."""
-    before, refused = look(room)
-    for number, one in enumerate(asks):
-        for turn in ("once", "again"):
-            place = f"ask {number}, {turn}"
-            told = answer(room.door(one.worker), one)
-            assert told == one.told, place
-            after, kept = look(room)
-            if not one.moves:
-                assert after == before, place
-            assert kept - refused == (one.keeps and turn == "once"), place
-            before, refused = after, kept
+    with eyes(room) as look:
+        before, refused = look()
+        for number, one in enumerate(asks):
+            for turn in ("once", "again"):
+                place = f"ask {number}, {turn}"
+                told = answer(room.door(one.worker), one)
+                assert told == one.told, place
+                after, kept = look()
+                if not one.moves:
+                    assert after == before, place
+                assert kept - refused == (one.keeps and turn == "once"), place
+                before, refused = after, kept
     assert acting.unbroken(room.store)
 
 
