@@ -61,8 +61,10 @@ def tasks(folder: Path) -> dict[str, Any]:
     }
 
 
-def workflow(steps: Sequence[Mapping[str, Any]], dice: random.Random) -> dict[str, Any]:
-    """A flow of these steps, each with a task drawn for it."""
+def workflow(
+    steps: Sequence[Mapping[str, Any]], dice: random.Random, task: str = ""
+) -> dict[str, Any]:
+    """A flow of these steps, each with this task, or else one that is drawn for it."""
 
     def drawn(shares: Mapping[Any, int]) -> Any:
         return dice.choices(list(shares), list(shares.values()))[0]
@@ -70,7 +72,7 @@ def workflow(steps: Sequence[Mapping[str, Any]], dice: random.Random) -> dict[st
     return {
         "steps": {
             step["key"]: {"needs": sorted(set(step["needs"])),
-                          "task": f"{drawn(KINDS)}-{drawn(LENGTHS)}"}
+                          "task": task or f"{drawn(KINDS)}-{drawn(LENGTHS)}"}
             for step in steps
         },
         "timeout_ms": None,

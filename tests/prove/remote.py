@@ -28,7 +28,7 @@ from tests.test_cases_run import OWN
 PACKAGE = "real"
 FLOWS, QUICK_FLOWS = 300, 12
 QUICK_STEPS = 30
-LAST = 4  # that are started for the worker that is lost for good
+LAST = 9  # steps on hold that are started for the worker that is lost for good
 HARM_S, QUICK_HARM_S = 120.0, 12.0
 OPEN_RUNS = 60
 CALM_S = 150.0  # that it takes until all have ended, about
@@ -98,6 +98,8 @@ def published(
         f"f{number}": witness.workflow(steps, dice)
         for number, (_, steps) in enumerate(flows(setting.quick))
     }
+    waiting = [{"key": f"s{number}", "needs": []} for number in range(LAST)]
+    made["last"] = witness.workflow(waiting, dice, task="hold-70")
     model = acting.model(witness.tasks(witnesses), made) | {"package": PACKAGE}
     store.call(
         "publish_package",
@@ -141,10 +143,8 @@ def upset(trial: Trial) -> None:
         over.set()
         for hand in hands:
             hand.join()
-    for number in range(started, started + LAST):
-        start(trial.store, f"f{order[number % len(order)]}", f"k{number}")
     burn(trial)
-    trial.verdict.counts["flows"] = started + LAST
+    trial.verdict.counts["flows"] = started
     trial.verdict.counts["seconds_of_harm"] = round(time.monotonic() - began)
 
 
@@ -157,20 +157,20 @@ def cancel(trial: Trial, dice: random.Random) -> None:
 
 
 def burn(trial: Trial) -> None:
-    """A worker is gone for good, with something that is on hold then, if it comes to that."""
+    """A worker is gone for good while it runs something that is on hold then."""
+    upheaval.healed(trial.cluster)
+    start(trial.store, "last", "last")
     lost = trial.cluster.workers[-1]
     assert lost.lives
-    upheaval.healed(trial.cluster)
-    words = "it runs something that will be on hold"
-    lost.lives.until(lambda: busy(trial, lost.name) or not moving(trial.store), words)
+    lost.lives.until(lambda: busy(trial, lost.name), "it runs something that will be on hold")
     upheaval.burnt(trial.cluster, lost)
 
 
 def busy(trial: Trial, worker: str) -> bool:
-    """Whether it runs something that is on hold when it is lost."""
-    runs = {row["run_id"]: row["target_key"] for row in trial.store.read("run_state")}
-    rows = trial.store.read("attempt_state", worker_id=worker, status="running")
-    return any(trial.on_lost[runs[row["run_id"]], row["step_key"]] == "hold" for row in rows)
+    """Whether it runs a step of the last run."""
+    (last,) = trial.store.read("run_state", target_key="last")
+    rows = trial.store.read("attempt_state", run_id=last["run_id"], worker_id=worker)
+    return any(row["status"] == "running" for row in rows)
 
 
 def start(store: PostgresStore, flow: str, key: str) -> None:
@@ -225,6 +225,7 @@ def held(trial: Trial) -> None:
         time.sleep(0.3)
         calm(trial)
     trial.verdict.counts["on_hold"] = declared
+    trial.check(declared or trial.verdict.failures, "a worker that is gone left nothing on hold")
 
 
 def stopped(trial: Trial) -> None:
