@@ -111,8 +111,9 @@ def published(site: Site, queue: str, flow: dict[str, str], key: str = "k") -> s
 
 
 def started(site: Site, run_id: str) -> int:
+    """How many came past the start barrier: what is short may end before it is said to run."""
     rows = site.store.read("attempt_state", run_id=run_id)
-    return sum(row["started_at_ms"] is not None for row in rows)
+    return sum(row["starting_at_ms"] is not None for row in rows)
 
 
 def ended(site: Site, runs: list[str]) -> None:
