@@ -131,8 +131,10 @@ def without_password(dsn: str) -> str:
 
 def text(value: object) -> str:
     """Text that is not empty."""
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str):
         raise ValueError("it is text")
+    if not value:
+        raise ValueError("it must not be empty")
     return value
 
 
