@@ -214,6 +214,8 @@ def _put(path: Path, raw: bytes, mode: int) -> None:
 def _there(folder: Path) -> None:
     if not (folder / "ca.crt").exists():
         _accessible(folder)
+        if any((folder / name).exists() for name in ("ca.key", "issued.json")):
+            raise CaFault(f"{folder / 'ca.crt'} is missing: put a backup of it back")
         raise CaRefused(f"there is no authority in {folder}: qinglong-sql ca init {folder}")
 
 

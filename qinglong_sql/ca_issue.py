@@ -40,6 +40,7 @@ from qinglong_sql.whole_file import write_whole
 DAY_MS: Final = 24 * 3600 * 1000
 CLIENT_MS: Final = 90 * DAY_MS
 SERVER_MS: Final = 365 * DAY_MS
+HOUR_MS: Final = 3600 * 1000
 LIVE_OF_A_NAME: Final = 16
 
 
@@ -110,12 +111,13 @@ def renew(
     with held(folder, now) as authority:
         found = [one for one in authority.ledger.issued if one.name == name]
         if not found:
-            raise CaRefused(f"{name} has no certificate: `ca issue {folder} {name}` makes one")
+            raise CaRefused(f"{name!r} has no certificate: `ca issue {folder} {name}` makes one")
         last = found[-1]
         if last.revoked_at_ms is not None:
             raise CaRefused(
                 f"the certificate of {name} was revoked {day(last.revoked_at_ms)}:"
-                f" `ca issue {folder} {name}` makes a new one with a new key"
+                f" `ca issue {folder} {name} --out FOLDER` makes a new one with a new key, in"
+                " another folder"
             )
         if request is None and (out / f"{name}.crt").exists() and not _has_key(out, name):
             raise CaRefused(
@@ -134,7 +136,8 @@ def sign_renewal(
 
     The certificate shown must be recorded here, live and not revoked, whatever a list says that
     was read a second ago. An answer that was lost is given again: the same certificate for the
-    same key, during a third of its length. Raises CaRefused, CaFault, OSError.
+    same key, during a third of its length. A name is renewed once an hour, unless what is shown
+    ends within one: a clock that is wrong asks for ever. Raises CaRefused, CaFault, OSError.
     """
     now = now_or(now_ms)
     try:
@@ -154,9 +157,19 @@ def sign_renewal(
                 kept = ca_dir / "issued" / f"{one.serial}.crt"
                 if now - one.issued_at_ms < length // 3 and kept.exists():
                     return kept.read_bytes()
+        if shown.not_after_ms - now > HOUR_MS and _renewed_lately(authority, name, now):
+            raise CaRefused(
+                f"{name} was renewed within the hour, and is once an hour: look at its clock"
+            )
         if len(live) >= LIVE_OF_A_NAME:
             raise CaRefused(f"{name} has {len(live)} live certificates: revoke them, issue one")
         return _signed(authority, _Wanted(name, "client", ()), key, now, now + length)[1]
+
+
+def _renewed_lately(authority: Authority, name: str, now: int) -> bool:
+    """Whether a name got one within the hour; its first is none that was renewed."""
+    found = [one for one in authority.ledger.issued if (one.name, one.kind) == (name, "client")]
+    return any(abs(now - one.issued_at_ms) < HOUR_MS for one in found[1:] if one.live(now))
 
 
 def valid_name(name: str) -> str:

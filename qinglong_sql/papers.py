@@ -46,6 +46,7 @@ class Renewal:
         self._papers, self._name, self._ask, self._log = papers, name, ask, log
         self._wall, self._clock = wall, clock
         self._look_at_ms = 0
+        self._doubted = False
 
     def look(self) -> None:
         """Renew, if it is time. Raises TlsFault, and what `ask` raises."""
@@ -54,7 +55,7 @@ class Renewal:
             return
         self._look_at_ms = now_ms + LOOK_MS
         begins_ms, ends_ms = life_of(self._papers.certificate)
-        if ends_ms - self._wall() > (ends_ms - begins_ms) // LEFT_OF:
+        if not self._due(begins_ms, ends_ms):
             return
         self._look_at_ms = now_ms + AGAIN_MS
         from qinglong_sql.ca_sign import new_request
@@ -69,8 +70,25 @@ class Renewal:
         except OSError as error:
             self._warn(ends_ms, f"a new one cannot be written: {error.strerror}")
             return
-        until = _day(life_of(self._papers.certificate)[1])
-        self._log.say("info", "certificate", f"certificate renewed, good until {until}")
+        begins_ms, ends_ms = life_of(self._papers.certificate)
+        words = f"certificate renewed, good until {_day(ends_ms)}"
+        self._log.say("info", "certificate", words)
+        if self._due(begins_ms, ends_ms):
+            self._doubt(begins_ms, ends_ms)
+
+    def _due(self, begins_ms: int, ends_ms: int) -> bool:
+        return ends_ms - self._wall() <= (ends_ms - begins_ms) // LEFT_OF
+
+    def _doubt(self, begins_ms: int, ends_ms: int) -> None:
+        """Ask less often: by a clock that is right a new one is never due at once."""
+        self._look_at_ms = self._clock() + min(DAY_MS, (ends_ms - begins_ms) // LEFT_OF)
+        if not self._doubted:
+            self._doubted = True
+            words = (
+                f"this machine's clock seems wrong: it is {_day(self._wall())} by it, and the"
+                f" certificate that was made just now is from {_day(begins_ms)} to {_day(ends_ms)}"
+            )
+            self._log.say("warning", "clock", words)
 
     def _warn(self, ends_ms: int, why: str) -> None:
         """Say it, and not again today."""

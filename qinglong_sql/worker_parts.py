@@ -14,7 +14,7 @@ from qinglong_sql.tending import Tending
 from qinglong_sql.watched import Watched
 from qinglong_sql.worker import Worker
 from qinglong_sql.worker_settings import WorkerSettings
-from qinglong_sql.workplace import End, Gone
+from qinglong_sql.workplace import End, Gone, passed_on
 
 OFFERS = 32  # at once; their specs come in one answer
 Words = Callable[[BaseException], str]
@@ -101,6 +101,7 @@ def _worker(
         lease_ms=settings.lease,
         offers=OFFERS,
         stop_grace_ms=settings.grace,
+        inherited=passed_on(os.environ),
         note=lambda said: log.say("warning", "fault", said),
         name=name,
         base_dir=settings.base_dir and settings.base_dir.absolute(),

@@ -41,6 +41,7 @@ NAME: Final = f"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{ID_CHARS - 1}}}"  # as a certific
 SLOTS_MAX: Final = 1024
 DRAIN_MS: Final = 30_000
 DRAIN_MAX_MS: Final = 60 * 60 * 1000
+TWO_WAYS: Final = "ingress and dsn are two ways to the same work: say one of them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,10 @@ def load(
     file: Path | None, flags: Mapping[str, object], environ: Mapping[str, str] = os.environ
 ) -> tuple[WorkerSettings, dict[str, str]]:
     """The settings, and of each key where its value comes from. Raises SettingFault."""
+    if flags.get("ingress") or environ.get(f"{PREFIX}INGRESS"):
+        if flags.get("dsn") or environ.get(f"{PREFIX}DSN"):  # also one that cannot be read
+            raise SettingFault(TWO_WAYS)
+        environ = {name: value for name, value in environ.items() if name != "QINGLONG_DSN"}
     values, origins = setting_file.gather(BOOK, file, flags, environ)
     if values["ingress"] is not None and origins["dsn"] == "QINGLONG_DSN":  # it is for operators
         values["dsn"], origins["dsn"] = None, "default"
@@ -169,11 +174,13 @@ def _complete(said: WorkerSettings) -> WorkerSettings:
             " or --dsn postgresql://… with --name"
         )
     if said.ingress is not None and said.dsn is not None:
-        raise SettingFault("ingress and dsn are two ways to the same work: say one of them")
+        raise SettingFault(TWO_WAYS)
     if said.ingress is not None:
         for key in ("certificate", "key", "ca"):
             if getattr(said, key) is None:
                 raise SettingFault(f"{key} is missing: {KEYS[key].meaning}; say --{key}")
     elif said.name is None:
-        raise SettingFault(f"name is missing: {KEYS['name'].meaning}; say --name")
+        raise SettingFault(
+            "name is missing: say --ingress URL (with a certificate), or --dsn DSN and --name"
+        )
     return said

@@ -24,6 +24,7 @@ from qinglong_sql.tls import Principal, holder_of
 from tests.shell import Shell
 
 DAY_MS = 24 * 3600 * 1000
+HOUR_MS = 3600 * 1000
 MINUTE_MS = 60_000
 NOW = int(time.time() * 1000)
 
@@ -455,11 +456,32 @@ def test_a_renewal_right_away_is_another_certificate(folder: Path, tmp_path: Pat
 
 
 def test_one_name_has_so_many_live_certificates_and_no_more(folder: Path, tmp_path: Path) -> None:
-    shown = holder_of(ca.issue(folder, "w", out=tmp_path / "w").certificate)
-    for _ in range(15):
-        ca.sign_renewal(folder, ca.new_request("w")[1], shown)
+    shown = holder_of(ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW).certificate)
+    for n in range(15):
+        ca.sign_renewal(folder, ca.new_request("w")[1], shown, NOW + n * HOUR_MS)
     with pytest.raises(CaRefused, match="16 live certificates"):
-        ca.sign_renewal(folder, ca.new_request("w")[1], shown)
+        ca.sign_renewal(folder, ca.new_request("w")[1], shown, NOW + 15 * HOUR_MS)
+
+
+def test_a_name_is_renewed_once_an_hour_unless_its_end_is_near(
+    folder: Path, tmp_path: Path
+) -> None:
+    at = NOW + 60 * DAY_MS
+    shown = holder_of(ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW).certificate)
+    request = ca.new_request("w")[1]
+    first = ca.sign_renewal(folder, request, shown, at)
+    renewed = tmp_path / "renewed.crt"
+    renewed.write_bytes(first)
+    for who in (shown, holder_of(renewed)):
+        with pytest.raises(CaRefused, match="look at its clock"):
+            ca.sign_renewal(folder, ca.new_request("w")[1], who, at + HOUR_MS - 1)
+    assert ca.sign_renewal(folder, request, shown, at + 1) == first
+    ca.sign_renewal(folder, ca.new_request("w")[1], holder_of(renewed), at + HOUR_MS)
+    assert len(ca.listed(folder)[1]) == 3
+    end = NOW + 90 * DAY_MS
+    for before_ms in (30 * 60_000, 20 * 60_000):
+        ca.sign_renewal(folder, ca.new_request("w")[1], shown, end - before_ms)
+    assert len(ca.listed(folder)[1]) == 5
 
 
 # --- files that were harmed
@@ -570,11 +592,13 @@ def test_a_request_names_itself(shell: Shell, tmp_path: Path) -> None:
         (("issue", "none", "w"), 5, "refused: there is no authority in none"),
         (("list", "none"), 5, "refused: there is no authority in none"),
         (("issue", "ca"), 2, "NAME is missing"),
-        (("issue", "ca", "../w"), 5, "refused: '../w' is no name"),
+        (("issue", "ca", "../w"), 2, "'../w' is no name"),
         (("issue", "ca", "w", "--csr", "none.csr"), 2, "none.csr: No such file or directory"),
         (("issue", "ca", "w", "--csr", "ca/ca.crt"), 5, "refused: the request: it is no request"),
         (("issue", "ca", "w", "--days", "0"), 2, "0 is not in the range"),
-        (("renew", "ca", "w"), 5, "refused: w has no certificate"),
+        (("issue", "ca", "w", "--host", "h"), 2, "say --server"),
+        (("issue", "ca", "i", "--server"), 2, "say --host HOST"),
+        (("renew", "ca", "w"), 5, "refused: 'w' has no certificate"),
         (("revoke", "ca", "w"), 5, "refused: no certificate has the name"),
     ],
 )
@@ -598,6 +622,34 @@ def test_a_harmed_file_and_a_library_that_is_not_there(
     done = shell("ca", "list", "ca")
     assert done.returncode == 6
     assert "cryptography is not installed: pip install 'qinglong-sql[ingress]'" in done.stderr
+
+
+def test_an_authority_without_its_certificate_is_told_to_put_it_back(
+    shell: Shell, tmp_path: Path
+) -> None:
+    shell("ca", "init", "ca")
+    (tmp_path / "ca" / "ca.crt").unlink()
+    for words in (("list", "ca"), ("issue", "ca", "w"), ("revoke", "ca", "w")):
+        done = shell("ca", *words)
+        said = "ca/ca.crt is missing: put a backup of it back"
+        assert done.returncode == 2 and said in done.stderr, words
+
+
+def test_who_renews_after_a_revocation_is_told_of_another_folder(shell: Shell) -> None:
+    for words in (("init", "ca"), ("issue", "ca", "w"), ("revoke", "ca", "w")):
+        assert shell("ca", *words).returncode == 0
+    done = shell("ca", "renew", "ca", "w")
+    assert done.returncode == 5 and "`ca issue ca w --out FOLDER`" in done.stderr
+    assert shell("ca", "issue", "ca", "w", "--out", "other").returncode == 0
+
+
+def test_a_narrow_list_leaves_out_what_has_no_room(shell: Shell) -> None:
+    shell("ca", "init", "ca")
+    shell("ca", "issue", "ca", "w")
+    narrow = shell("ca", "list", "ca", env={"COLUMNS": "30"}).stdout.splitlines()
+    assert narrow[0].split() == ["NAME", "UNTIL"]
+    assert narrow[2:] == ["    good"] and max(map(len, narrow)) <= 30
+    assert "SERIAL" in shell("ca", "list", "ca", env={"COLUMNS": "80"}).stdout
 
 
 def test_no_key_is_ever_told(shell: Shell, tmp_path: Path) -> None:

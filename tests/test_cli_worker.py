@@ -59,7 +59,8 @@ def test_a_login_may_come_from_where_other_commands_have_it(shell: Shell) -> Non
         ((), "where is the work?"),
         (WAY[:6], "ca is missing"),
         ((*WAY, "--dsn", "postgresql://h/db"), "say one of them"),
-        (("--dsn", "postgresql://h/db"), "name is missing"),
+        ((*WAY, "--dsn", "x"), "say one of them"),
+        (("--dsn", "postgresql://h/db"), "say --ingress URL (with a certificate), or --dsn DSN"),
         (("--dsn", "sqlite:///x.db", "--name", "w1"), "`qinglong-sql edge`"),
         (("--dsn", "postgresql://h/db", "--name", "a b"), "a worker's name is"),
         ((*WAY, "--lease", "4s"), "at least 5s"),
@@ -67,6 +68,7 @@ def test_a_login_may_come_from_where_other_commands_have_it(shell: Shell) -> Non
         ((*WAY, "--slots", "0"), "from 1 to 1024"),
         ((*WAY, "--ingress", "http://h:1"), "https://host:port"),
         ((*WAY, "--queue", "q" * 201), "200 characters"),
+        ((*WAY, "--queue", ""), "--queue: it must not be empty"),
         ((*WAY, "--log-level", "loud"), "one of debug"),
         (WAY, "c.pem: No such file"),
         ((*WAY, "--base-dir", "nowhere"), "nowhere: no such folder"),
@@ -134,9 +136,13 @@ def test_a_worker_with_a_certificate_and_an_address(
     site: Site, ingress: Ingress, authority: Authority, tmp_path: Path
 ) -> None:
     papers, url = authority.worker("w1"), f"https://{HOST}:{ingress.port}"
-    first = worker_process("w1", papers, tmp_path / "w1", url)
+    not_ours = {"PGPASSWORD": "s3", "PGUSER": "u", "CREDENTIALS_DIRECTORY": "/c", "LISTEN_FDS": "0",
+                "NOTIFY_SOCKET": "/n", "INVOCATION_ID": "i"}  # fmt: skip
+    first = worker_process("w1", papers, tmp_path / "w1", url, **not_ours, OF_ALL="kept")
     try:
-        site.publish("a: {run: 'echo hello; env > seen'}\nb: {run: 'exit 3', needs: [a]}")
+        site.publish(
+            "a: {run: 'echo hello; env > seen', env: {PGHOST: h}}\nb: {run: exit 3, needs: [a]}"
+        )
         run_id = site.start()
         decide(site, lambda: site.run(run_id)["status"] != "running", "it ends", first.text)
         assert site.run(run_id)["status"] == "failed"
@@ -144,7 +150,9 @@ def test_a_worker_with_a_certificate_and_an_address(
         assert [one["how"] for one in first.lines("ended")] == ["exit 0", "exit 3"]
         kept = tmp_path / "ingress" / "log" / run_id / "a.1.log"
         first.until(lambda: kept.exists() and kept.read_text() == "hello\n", "its log is there")
-        assert "QINGLONG_" not in site.path("seen").read_text()
+        seen = site.path("seen").read_text()
+        assert "QINGLONG_" not in seen and "OF_ALL=kept" in seen and "PGHOST=h" in seen
+        assert not [name for name in not_ours if f"{name}=" in seen]
 
         second = worker_process("w1", papers, tmp_path / "w1", url)
         assert second.ended() == 5

@@ -69,6 +69,27 @@ def audited(dsn: str) -> set[str]:
         return {row[0] for row in dba.execute("select certificate from ql.worker_audit_log")}
 
 
+def test_a_clock_that_is_ahead_does_not_ask_for_ever(authority: Authority) -> None:
+    papers, out, asked = authority.worker("w8"), io.StringIO(), []
+    _, ends = life_of(papers.certificate)
+    now = [0]
+
+    def ask(request: str) -> str:
+        asked.append(now[0])
+        shown = holder_of(papers.certificate)
+        at_ms = ends - 90 * DAY_MS + now[0]
+        return ca.sign_renewal(authority.folder, request.encode(), shown, at_ms).decode()
+
+    renewal = Renewal(
+        papers, "w8", ask, Log("text", "info", out), wall=lambda: ends - 5 * DAY_MS + now[0],
+        clock=lambda: now[0],
+    )  # fmt: skip
+    for now[0] in range(0, 3 * DAY_MS, 5 * 60_000):
+        renewal.look()
+    assert asked == [0, DAY_MS, 2 * DAY_MS]
+    assert out.getvalue().count("this machine's clock seems wrong") == 1
+
+
 def test_where_nobody_renews_it_is_told_once_a_day(authority: Authority) -> None:
     papers, out = authority.worker("w4"), io.StringIO()
     _, ends = life_of(papers.certificate)

@@ -160,11 +160,12 @@ def worker_process(
     *words: str,
     slots: int = 4,
     lease_ms: int = LEASE_MS,
+    **env: str,
 ) -> Served:
     """`qinglong-sql worker` behind an ingress, its state in `folder/state`."""
     door = ("--ingress", url, "--certificate", str(papers.certificate), "--key", str(papers.key),
             "--ca", str(papers.ca))  # fmt: skip
-    return _worker(name, folder, *door, *words, slots=slots, lease_ms=lease_ms)
+    return _worker(name, folder, *door, *words, slots=slots, lease_ms=lease_ms, **env)
 
 
 def worker_with_login(
@@ -176,9 +177,10 @@ def worker_with_login(
 
 
 def _worker(
-    name: str, folder: Path, *words: str, slots: int, lease_ms: int, dsn: str | None = None
-) -> Served:
-    env = {"QINGLONG_WORKER_DSN": dsn} if dsn else {}
+    name: str, folder: Path, *words: str, slots: int, lease_ms: int, dsn: str | None = None,
+    **env: str,
+) -> Served:  # fmt: skip
+    env |= {"QINGLONG_WORKER_DSN": dsn} if dsn else {}
     queue = () if "--queue" in words else ("--queue", "default")
     return Served(
         name, folder, "worker", *queue, "--slots", str(slots), "--lease", f"{lease_ms // 1000}s",

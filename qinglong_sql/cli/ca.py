@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MOST_DAYS = 3650
 MOST_DAYS_CA = 36_500
 REQUEST_BYTES = 16 * 1024
+SERIAL_COLUMNS = 60  # fewer have no room for a serial number, which somebody copies
 F = TypeVar("F", bound=Callable[..., Any])
 
 folder = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
@@ -111,8 +112,16 @@ def ca_issue(
     """
     with told():
         from qinglong_sql import ca
-        from qinglong_sql.ca_issue import name_requested
+        from qinglong_sql.ca_issue import name_requested, valid_name
 
+        if server != bool(hosts):
+            lacks = "--host HOST, as workers say it" if server else "--server: only it names hosts"
+            raise click.UsageError(f"--server and --host go together: say {lacks}")
+        if name is not None:
+            try:
+                valid_name(name)
+            except ca.CaRefused as error:
+                raise click.UsageError(str(error)) from None
         request = request_of(csr)
         name = name or (name_requested(request) if request else None)
         if name is None:
@@ -213,8 +222,9 @@ def ca_list(folder: Path, utc: bool, as_json: bool) -> None:
              standing(one, now), " ".join(one.hosts)]
             for one in sorted(found, key=lambda one: (one.name, one.issued_at_ms))
         ]  # fmt: skip
-        say(table(["NAME", "KIND", "SERIAL", "UNTIL", "STANDING", "HOSTS"], lines, wide=room(),
-                  drop=("HOSTS",)))  # fmt: skip
+        drop = ["HOSTS", "KIND", *(["SERIAL"] if room() < SERIAL_COLUMNS else [])]
+        head = ["NAME", "KIND", "SERIAL", "UNTIL", "STANDING", "HOSTS"]
+        say(table(head, lines, wide=room(), drop=drop))
     for one in soon:
         when = "ended" if one.not_after_ms <= now else "ends"
         way = f"qinglong-sql ca renew {shlex.quote(str(folder))} {one.name}"
