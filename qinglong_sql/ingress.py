@@ -24,6 +24,7 @@ from qinglong_sql.errors import NotReady
 from qinglong_sql.ingress_answer import THREADS, Answerer
 from qinglong_sql.ingress_calls import Calls
 from qinglong_sql.ingress_line import Telling
+from qinglong_sql.ingress_logs import LogFolder
 from qinglong_sql.ingress_metrics import IngressMetrics
 from qinglong_sql.ingress_refusal import AWAY, Told
 from qinglong_sql.ingress_settings import IngressSettings
@@ -59,6 +60,7 @@ class Ingress:
         self.port = settings.listen[1]
         self._settings, self._log = settings, log
         self._told = Told(log)
+        self._logs = LogFolder(settings.log_folder(), log, self.meter.log_failed)
         self._pool: Pool | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -189,7 +191,7 @@ class Ingress:
 
     def _made(self, store: PooledStore, revoked: Revoked | None) -> Answerer:
         ca_dir = self._settings.ca_dir
-        logs = FileLogStore(self._settings.log_folder())
+        logs = FileLogStore(self._settings.log_folder(), tell=self._logs)
         return Answerer(
             Calls(store, logs, self._fault, ca_dir, self.meter.logged),
             self._threads,
@@ -205,6 +207,7 @@ class Ingress:
         """Ask the database even when nobody asks: who looks at /readyz sends no workers else."""
         while True:
             await answerer.probe(store.clock)
+            self._logs.look()
             if answerer.away:
                 self._log.trouble("ingress", AWAY.partition(";")[0])
             else:

@@ -256,9 +256,14 @@ class Answerer:
         self._meter.refused(error.reason)
         who = visitor.worker_id or "somebody"
         level: Level = "warning" if error.status >= 500 else "info"
+        what = f"{error.code} for {name}"
+        if error.status == 404 and name == NO_ROUTE:
+            what = "no such route"
+        elif error.status == 405:
+            what = f"another method than {error.allow}"
         self._told.say(
             level,
-            f"{error.status} {error.code} for {name} of {who} at {visitor.address}",
+            f"{error.status} {what}, asked by {who} at {visitor.address}",
             route=name, worker=visitor.worker_id, address=visitor.address, status=error.status,
             code=error.code, reason=error.reason,
         )  # fmt: skip

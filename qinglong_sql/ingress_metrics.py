@@ -72,6 +72,10 @@ class IngressMetrics:
         self._log_bytes = Counter(
             f"{PREFIX}_log_bytes", "Bytes of logs that workers sent.", registry=self.registry
         )
+        self._log_failures = Counter(
+            f"{PREFIX}_log_failures", "Times that the folder of the logs did not take something.",
+            registry=self.registry,
+        )  # fmt: skip
         self.registry.register(_Collected(self._pool_families))
         if registry is None:
             self._ready = Gauge(
@@ -96,6 +100,10 @@ class IngressMetrics:
     def logged(self, octets: int) -> None:
         """Count what came of logs."""
         self._log_bytes.inc(octets)
+
+    def log_failed(self) -> None:
+        """Count what the folder of the logs did not take."""
+        self._log_failures.inc()
 
     def pool(self, stats: Mapping[str, int]) -> None:
         """The statistics of the ingress' own psycopg_pool.ConnectionPool."""

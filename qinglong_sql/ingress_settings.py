@@ -6,6 +6,7 @@ A control process with `--ingress` reads the same table of its own file; its log
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -69,7 +70,8 @@ KEYS: Final[dict[str, Key]] = {
     "dsn": Key(_DSN, REQUIRED, "the database, for a login of ql_worker alone:"
                " postgresql://user@host/database", write_dsn),
     "password_file": Key(path, None, "a file that holds the login's password and nothing else"),
-    "listen": Key(listen, ("127.0.0.1", 8272), "where workers come", write_listen),
+    "listen": Key(partial(listen, port=8272), ("127.0.0.1", 8272), "where workers come",
+                  write_listen),
     "certificate": Key(path, REQUIRED, "the certificate that workers are shown, in PEM"),
     "key": Key(path, REQUIRED, "its key, in PEM, without a passphrase"),
     "client_ca": Key(path, REQUIRED, "whose certificates for workers are taken, in PEM"),
@@ -77,8 +79,8 @@ KEYS: Final[dict[str, Key]] = {
     "ca_dir": Key(path, None, "the authority's folder, for workers to renew their certificates"),
     "log_dir": Key(path, None, "where logs of workers are kept, else"
                    " (QINGLONG_STATE_DIR or .qinglong)/ingress/log"),
-    "health_listen": Key(listen, ("127.0.0.1", 8273), "where /livez, /readyz and /metrics are",
-                         write_listen),
+    "health_listen": Key(partial(listen, port=8273), ("127.0.0.1", 8273),
+                         "where /livez, /readyz and /metrics are", write_listen),
     "boot_timeout": Key(duration, 30_000, "for each step of the boot", write_ms),
     "drain_timeout": Key(duration, 10_000, "for what is being answered at a stop", write_ms),
     "stop_timeout": Key(duration, 3_000, "for each other step of the stop", write_ms),

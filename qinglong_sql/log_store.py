@@ -4,14 +4,14 @@ A worker ships a log in chunks that carry their offset, and ends it with the num
 are not kept. What is repeated changes nothing, so a chunk whose answer was lost is sent again. An
 object store can implement the same: it needs no more than the size it holds of each log.
 
-<root>/<run_id>/<step>.<number>.log        0600, folders 0700
+<root>/<run_id>/<step>.<number>.log        0600, folders 0700, and those above them that are made
 <root>/<run_id>/<step>.<number>.dropped    no more will come, and how many bytes are not kept
 """
 
 import os
 import re
 import stat
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -63,21 +63,29 @@ class FileLogStore:
     """Logs as files below `root`, at most `cap_bytes` each; several processes may share it.
 
     A disk that is full or fails leaves a log shorter, and the answer says so: its worker sends the
-    rest again when it wants to, or counts it as dropped.
+    rest again when it wants to, or counts it as dropped. `tell` gets each error, on the thread that
+    met it, and None when something was written; it does not raise.
     """
 
-    def __init__(self, root: Path, *, cap_bytes: int = LOG_MAX_BYTES) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        cap_bytes: int = LOG_MAX_BYTES,
+        tell: Callable[[OSError | None], object] = lambda error: None,
+    ) -> None:
         self.root = root
         self._cap = cap_bytes
+        self._tell = tell
 
     def append(self, run_id: str, step_key: str, number: int, offset: int, chunk: bytes) -> int:
         """As `LogStore.append`."""
         path = self.path(run_id, step_key, number)
-        with suppress(OSError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
+            _make(path.parent)
             fd = _open(path, os.O_WRONLY | os.O_CREAT)
-        except OSError:
+        except OSError as error:
+            self._tell(error)
             return 0
         try:
             return self._append(fd, offset, chunk, ended=os.path.lexists(ending(path)))
@@ -87,19 +95,23 @@ class FileLogStore:
     def _append(self, fd: int, offset: int, chunk: bytes, *, ended: bool) -> int:
         size = os.fstat(fd).st_size
         fresh = memoryview(chunk)[max(0, size - offset) : max(0, self._cap - offset)]
-        if ended or offset > size:
+        if ended or offset > size or not fresh:
             return size
         # Written at its place, not at the end: two who send the same write the same.
-        with suppress(OSError):
+        try:
             while fresh:
                 written = os.pwrite(fd, fresh, size)
                 size, fresh = size + written, fresh[written:]
+        except OSError as error:
+            self._tell(error)
+        else:
+            self._tell(None)
         return size
 
     def dropped(self, run_id: str, step_key: str, number: int, count: int) -> None:
         """As `LogStore.dropped`; where a full disk has no room for the number, a hole so long."""
         path = self.path(run_id, step_key, number)
-        with suppress(OSError):
+        try:
             fd = _open(ending(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
                 try:
@@ -108,6 +120,10 @@ class FileLogStore:
                     os.ftruncate(fd, count)
             finally:
                 os.close(fd)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            self._tell(error)
 
     def path(self, run_id: str, step_key: str, number: int) -> Path:
         """Where a log is. Raises ValueError for what is no run, step or number of an attempt."""
@@ -121,6 +137,17 @@ class FileLogStore:
 def ending(log: Path) -> Path:
     """The file that says of a log that no more will come."""
     return log.with_suffix(".dropped")
+
+
+def _make(folder: Path) -> None:
+    """A folder for its user alone, and so are those above it that are not there. Raises OSError."""
+    missing = []
+    for one in (folder, *folder.parents):
+        if one.is_dir():
+            break
+        missing.append(one)
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
 
 
 def _open(path: Path, flags: int) -> int:

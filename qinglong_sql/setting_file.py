@@ -155,11 +155,12 @@ def dsn_of(words: str) -> Callable[[object], str]:
     return read
 
 
-def listen(value: object) -> tuple[str, int]:
-    """Host and port."""
+def listen(value: object, port: int = 8271) -> tuple[str, int]:
+    """Host and port; `port` is shown to who says neither."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:\s]+)):([0-9]{1,5})", text(value))
     if not found or int(found[3]) > 65_535:
-        raise ValueError("write host:port, such as 127.0.0.1:8271, [::1]:8271 or 0.0.0.0:8271")
+        shown = f"127.0.0.1:{port}, [::1]:{port} or 0.0.0.0:{port}"
+        raise ValueError(f"write host:port, such as {shown}")
     return found[1] or found[2], int(found[3])
 
 

@@ -25,6 +25,7 @@ LOOK_MS = 1_000
 MESSAGES_A_TICK, TICK_MS = 8, 250
 AGAIN_MS, AGAIN_MOST_MS, QUIET_MOST_MS = 1_000, 60_000, 8_000
 REFUSALS = 8  # then a log is left where it is
+UNTAKEN = 4  # so often in a row, and it is told that nothing of a log is taken
 # What the other side does not take fills this disk up to here; then the oldest are given up.
 KEPT_BYTES, KEPT_LOGS = 512 * 1024 * 1024, 16_384
 
@@ -48,7 +49,8 @@ class Shipping:
     """Ships what `tick` is shown, and what `keep` was told of, from one state folder.
 
     For the one process that owns the folder. `send` is as `Send`; `clock` gives CLOCK_BOOTTIME in
-    milliseconds; `note` is told, once a log, of what is given up.
+    milliseconds; `note` is told, once a log, of what is given up, and once that the other side
+    takes no more, until it does.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Shipping:
         self._quiet_ms = self._failures = 0
         self._fresh: list[Log] = []  # kept, and not weighed yet
         self._bytes = 0
-        self._loaded = False
+        self._loaded = self._untaken = False
 
     def keep(self, held: Author) -> None:
         """An execution ended and its end is reported: call it right before its log is kept.
@@ -184,8 +186,10 @@ class Shipping:
                 return 0
             chunk, dropped = new
             there = self._send(log.author, log.there, chunk, dropped)
-            ended = dropped is not None and there >= log.there + len(chunk)
+            taken = there >= log.there + len(chunk)
+            ended = dropped is not None and taken
             log.answered(chunk, there)
+            self._say_untaken(log, bool(chunk) and taken)
         except (Unknown, Fenced, Malformed) as error:
             self._refused(log, f"is not wanted: {error}")
             return 0
@@ -203,6 +207,18 @@ class Shipping:
         else:
             self._queue(log, self._clock() + LOOK_MS * (log.kept is None))
         return 1
+
+    def _say_untaken(self, log: Log, taken: bool) -> None:
+        """Say it once that the other side does not take what it is sent: its disk may be full."""
+        if taken:
+            self._untaken = False
+        elif log.failures >= UNTAKEN and not log.told and not self._untaken:
+            log.told = self._untaken = True
+            one = log.author
+            self._note(
+                f"the ingress takes no more of run {one.run_id}: {one.step_key} #{one.number}, it"
+                f" holds {log.there} bytes; its own log says why, and what is left waits here"
+            )
 
     def _refused(self, log: Log, words: str) -> None:
         """The other side may be of another release, for a while."""

@@ -65,6 +65,7 @@ class Log:
     size: int = 0  # of what is kept
     asked: bool = False  # what the other side holds is known
     given_up: bool = False
+    told: bool = False  # that the other side takes no more of it
 
     def opened(self) -> int | None:
         if self.fd is None:

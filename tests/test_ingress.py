@@ -1,6 +1,8 @@
 """The workers' door: who is let in, in which order it is looked, what is kept and what is told."""
 
+import errno
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from qinglong_sql import ca
+from qinglong_sql import ca, ingress_logs
 from qinglong_sql.certificate import holder_of
 from qinglong_sql.control_log import Log
 from qinglong_sql.errors import NotReady
@@ -153,7 +155,11 @@ def test_it_is_looked_at_route_then_certificate_then_audit_then_body(
     serial = holder_of(site.authority.worker("order").certificate).serial
     assert audited(site, "order") == [("start", serial)]
     line = site.lines("refused")[0]
-    assert line["message"] == "404 route for none of order at 127.0.0.1"
+    assert line["message"] == "404 no such route, asked by order at 127.0.0.1"
+    assert (line["code"], line["route"], line["worker"]) == ("route", "none", "order")
+    said = [one["message"] for one in site.lines("refused")]
+    assert "405 another method than POST, asked by order at 127.0.0.1" in said
+    assert "413 large for start, asked by order at 127.0.0.1" in said
 
 
 def test_a_minute_of_a_worker_on_a_route_is_one_row(site: Site) -> None:
@@ -360,6 +366,38 @@ def test_a_log_comes_in_pieces_and_ends(site: Site, store: PostgresStore) -> Non
         }  # fmt: skip
     assert "forged" not in path.read_text()
     assert held.token not in site.out.getvalue()
+
+
+def test_a_log_folder_that_is_full_is_told_and_counted_and_work_goes_on(
+    site: Site, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acting.publish(store, {"a": []})
+    run_id = acting.start(store, key="full")
+    acting.page(store, "task_admission_page")
+    write = os.pwrite
+
+    def no_room(fd: int, chunk: bytes, at: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def told(event: str) -> list[str]:
+        lines = [one["message"] for one in site.lines(event) if one.get("source") == "logs"]
+        return [line.replace(str(site.settings.log_folder()), "FOLDER") for line in lines]
+
+    monkeypatch.setattr(ingress_logs, "CALM_S", 0.0)
+    before = site.count("log_failures_total")
+    with site.client("w1") as door:
+        acting.register(door, "w1", "s-full")  # type: ignore[arg-type]
+        held = acting.lease(door, "full", run_id=run_id, worker="w1", session="s-full")["a"]  # type: ignore[arg-type]
+        monkeypatch.setattr(os, "pwrite", no_room)
+        for _ in range(3):
+            assert door.log(held, 0, b"one\n") == (200, {"size": 0})
+        assert told("trouble") == ["logs: log folder FOLDER: No space left on device"]
+        assert site.count("log_failures_total") == before + 3
+        assert site.ingress.refusal() is None and told("well") == []
+        monkeypatch.setattr(os, "pwrite", write)
+        assert door.log(held, 0, b"one\n", QL_Dropped="0") == (200, {"size": 4})
+        assert told("well") == ["logs: it works again"]
+    assert site.count("log_failures_total") == before + 3
 
 
 # --- the database is away, and the end

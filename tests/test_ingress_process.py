@@ -33,6 +33,7 @@ from tests.workers import HOST, Authority, Served, ingress_process, told
 
 DSN = "postgresql://ql_w@db/ql"
 NEEDED = {"certificate": "c.crt", "key": "c.key", "client_ca": "ca.crt"}
+FILES = "".join(f"{key} = {value!r}\n" for key, value in ({"dsn": DSN} | NEEDED).items())
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +251,8 @@ def test_a_control_process_takes_the_table_and_not_its_own_login(tmp_path: Path)
     ("text", "wanted"),
     [
         ("[ingress]\nlisten = 8272", "ingress.listen: it is text"),
+        ("[ingress]\nlisten = 'x'\ndsn = 'postgresql://d'", "such as 127.0.0.1:8272, [::1]:8272"),
+        (f"[ingress]\nhealth_listen = 'x'\n{FILES}", "such as 127.0.0.1:8273, [::1]:8273"),
         ("[ingress]\nlissten = 'x'", "no setting 'lissten'; did you mean listen?"),
         ("ingress = 1", "ingress is a table: write [ingress]"),
         ("[ingress]\ndsn = 'sqlite:///x'", "ingress.dsn: workers of a cluster have PostgreSQL"),

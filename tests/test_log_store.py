@@ -1,15 +1,22 @@
 """Logs that an ingress keeps: offsets, repeats, gaps, caps, full disks, strange names."""
 
+import errno
+import io
 import os
 import random
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
 from qinglong_sql import log_store
+from qinglong_sql.control_log import Log
 from qinglong_sql.evidence import LOG_MAX_BYTES
+from qinglong_sql.ingress_logs import CALM_S, LogFolder
 from qinglong_sql.log_file import read_dropped
 from qinglong_sql.log_store import FileLogStore, ending, take
 
@@ -101,9 +108,22 @@ def test_only_its_user_may_read_it(store: FileLogStore) -> None:
     finally:
         os.umask(old)
     log = store.path(RUN, "a", 1)
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (log, ending(log), log.parent)] == [
-        0o600, 0o600, 0o700,
-    ]  # fmt: skip
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (log, ending(log))] == [0o600, 0o600]
+    made = [folder for folder in log.parents if folder.is_relative_to(store.root.parent)]
+    assert [folder.name for folder in made[:-1]] == [RUN, "log"]
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in made[:-1]} == {0o700}
+
+
+def test_folders_above_are_made_for_its_user_alone_and_others_stay(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        (tmp_path / "there").mkdir(mode=0o755)
+        store = FileLogStore(tmp_path / "there" / ".qinglong" / "ingress" / "log")
+        assert take(store, RUN, "a", 1, 0, b"x", 0) == 1
+    finally:
+        os.umask(old)
+    modes = [stat.S_IMODE(one.stat().st_mode) for one in store.path(RUN, "a", 1).parents[:5]]
+    assert modes == [0o700, 0o700, 0o700, 0o700, 0o755]
 
 
 def test_what_is_no_file_is_not_written_through(store: FileLogStore, tmp_path: Path) -> None:
@@ -159,6 +179,124 @@ def test_a_folder_that_cannot_be_made_holds_nothing_and_raises_nothing(tmp_path:
     (tmp_path / "log").write_text("a file")
     store = FileLogStore(tmp_path / "log")
     assert take(store, RUN, "a", 1, 0, b"x", 0) == 0
+
+
+def test_each_error_is_told_and_that_it_works_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int | None] = []
+    store = FileLogStore(tmp_path / "log", tell=lambda error: told.append(error and error.errno))
+    room = [4]
+    full(monkeypatch, room)
+    assert store.append(RUN, "a", 1, 0, b"hello") == 4
+    assert store.append(RUN, "a", 1, 0, b"hell") == 4, "nothing new"
+    assert store.append(RUN, "a", 1, 4, b"") == 4, "an empty one asks"
+    assert told == [errno.ENOSPC]
+    room[0] = 100
+    assert store.append(RUN, "a", 1, 4, b"o") == 5
+    assert told == [errno.ENOSPC, None]
+    store.dropped(RUN, "a", 1, 0)
+    store.dropped(RUN, "a", 1, 0)
+    assert told == [errno.ENOSPC, None], "a second end is no error"
+
+
+def test_a_log_that_cannot_be_ended_is_told(tmp_path: Path) -> None:
+    told: list[OSError | None] = []
+    store = FileLogStore(tmp_path / "log", tell=told.append)
+    store.dropped(RUN, "a", 1, 0)
+    assert [error and error.errno for error in told] == [errno.ENOENT]
+
+
+def test_a_folder_that_is_a_file_is_told_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("a file")
+    told: list[OSError | None] = []
+    store = FileLogStore(tmp_path / "log", tell=told.append)
+    assert take(store, RUN, "a", 1, 0, b"x", None) == 0
+    (error,) = told
+    assert error is not None and error.errno in (errno.EEXIST, errno.ENOTDIR)
+
+
+FORBIDDEN = """
+import os, sys
+from pathlib import Path
+from qinglong_sql.log_store import FileLogStore
+os.setgroups([]) if os.geteuid() == 0 else None
+os.setresuid(65534, 65534, 65534) if os.geteuid() == 0 else None
+told = []
+store = FileLogStore(Path(sys.argv[1]), tell=told.append)
+size = store.append("ru1", "a", 1, 0, b"x")
+print(size, [error and error.strerror for error in told])
+"""
+TOO_LARGE = """
+import resource, signal, sys
+from pathlib import Path
+from qinglong_sql.log_store import FileLogStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
+told = []
+store = FileLogStore(Path(sys.argv[1]), tell=told.append)
+size = store.append("ru1", "a", 1, 0, b"hello")
+print(size, [error and error.strerror for error in told])
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "wanted"),
+    [(FORBIDDEN, "0 ['Permission denied']"), (TOO_LARGE, "4 ['File too large']")],
+)
+def test_what_the_system_really_refuses_is_told(tmp_path: Path, program: str, wanted: str) -> None:
+    """A user without a right, and a file that must not grow."""
+    with tempfile.TemporaryDirectory() as name:  # where any user may come to
+        Path(name).chmod(0o555 if program is FORBIDDEN else 0o755)
+        words = [sys.executable, "-c", program, f"{name}/log"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        Path(name).chmod(0o755)
+    assert (done.stdout.strip(), done.stderr) == (wanted, "")
+
+
+# --- what an ingress says of it
+
+
+def test_an_ingress_says_once_that_its_folder_is_full_and_once_that_it_is_well() -> None:
+    now, out, failed = [100.0], io.StringIO(), []
+    log = Log("text", "info", out, clock=lambda: now[0])
+    folder = LogFolder(Path("/logs"), log, lambda: failed.append(1), clock=lambda: now[0])
+    full, words = OSError(errno.ENOSPC, "No space left on device"), "logs: it works again"
+
+    def said() -> list[str]:
+        return [line.split(" ", 3)[3] for line in out.getvalue().splitlines()]
+
+    folder(None)
+    folder.look()
+    assert said() == []
+    for _ in range(5):  # a small piece is taken between
+        folder(full)
+        folder(None)
+        now[0] += 1
+    assert said() == ["logs: log folder /logs: No space left on device"] and len(failed) == 5
+    now[0] += CALM_S
+    folder(full)
+    now[0] += CALM_S
+    folder.look()
+    assert words not in out.getvalue(), "nothing was written since"
+    folder(None)
+    folder(None)
+    folder.look()
+    assert out.getvalue().count(words) == 1
+    folder(OSError(errno.EACCES, "Permission denied"))
+    assert said()[-1] == "logs: log folder /logs: Permission denied"
+
+
+def test_that_it_works_again_is_said_though_nothing_more_comes() -> None:
+    now, out = [0.0], io.StringIO()
+    folder = LogFolder(Path("/l"), Log("text", "info", out), lambda: 0, clock=lambda: now[0])
+    folder(OSError(errno.ENOSPC, "No space left on device"))
+    folder(None)
+    folder.look()
+    assert "it works again" not in out.getvalue()
+    now[0] += CALM_S
+    folder.look()
+    assert out.getvalue().count("it works again") == 1
 
 
 def test_several_ingresses_may_keep_logs_in_one_folder(tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ def shell(postgres_dsn: str, tmp_path: Path) -> Shell:
     return Shell(tmp_path, postgres_dsn, {"QINGLONG_STATE_DIR": str(tmp_path / "state")})
 
 
+NOT_YET = "worker host-a has not shipped it yet, or the ingress' log folder does not take it"
+
+
 @pytest.fixture
 def store(postgres_dsn: str) -> Iterator[Store]:
     with closing(open_store(postgres_dsn)) as opened:
@@ -61,7 +64,10 @@ def test_what_was_shipped_is_told_like_any_log(
     acting.report(store, held["a"])
     done = shell("logs", run_id, "a")
     assert done.stdout == "one\ntwo\n"
-    assert done.stderr == "this log is not whole yet: worker host-a has not shipped the rest\n"
+    assert done.stderr == (
+        "this log is not whole yet: worker host-a has not shipped the rest, or the ingress' log"
+        " folder does not take it\n"
+    )
     take(logs, run_id, "a", 1, 8, b"three", 0)
     assert shell("logs", run_id, "a").stderr == ""
     (row,) = json.loads(shell("logs", run_id, "--json").stdout)
@@ -103,13 +109,11 @@ def test_without_a_log_here_it_says_where_it_is(
     assert done.stderr == f"refused: no logs of this run on this machine (2 attempts): {away}\n"
     logs.root.mkdir(parents=True)
     done = shell("logs", run_id, "a")
-    assert "machine: worker host-a has not shipped it yet; it is running" in done.stderr
+    assert f"machine: {NOT_YET}; it is running" in done.stderr
     take(logs, run_id, "b", 2, 0, b"here\n", None)
     done = shell("logs", run_id)
     assert (done.returncode, done.stdout) == (0, "b | here\n")
-    assert done.stderr == (
-        "no log on this machine: a, attempt 1 (worker host-a has not shipped it yet)\n"
-    )
+    assert done.stderr == (f"no log on this machine: a, attempt 1 ({NOT_YET})\n")
     acting.report(store, *held.values())
     elsewhere = FileLogStore(tmp_path / "elsewhere")
     take(elsewhere, run_id, "a", 1, 0, b"there\n", 0)
@@ -262,8 +266,9 @@ def test_a_worker_that_never_ships_the_rest_is_not_waited_for_for_ever(
     assert (done.returncode, done.stdout) == (0, "a | part\na | half\n")
     told = done.stderr.splitlines()
     assert told == [
-        "the log of a, attempt 1 is not whole yet: worker host-a has not shipped the rest",
-        "no log on this machine: b, attempt 2 (worker host-a has not shipped it yet)",
+        "the log of a, attempt 1 is not whole yet: worker host-a has not shipped the rest, or"
+        " the ingress' log folder does not take it",
+        f"no log on this machine: b, attempt 2 ({NOT_YET})",
     ]
     assert follow.LOOKS_FOR_THE_REST <= 2 * len(waits) <= follow.LOOKS_FOR_THE_REST + 4
 

@@ -318,6 +318,29 @@ def test_a_store_with_a_full_disk_gets_the_rest_when_it_has_room(quay: Quay) -> 
     assert quay.there(1) == b"0123456789abc" and quay.dropped(1) == 0 and not quay.here()
 
 
+def test_that_the_other_side_takes_no_more_is_said_once_until_it_does(quay: Quay) -> None:
+    quay.store = FileLogStore(quay.folder / "ingress", cap_bytes=10)
+    quay.begin(1, b"0123456789abc")
+    quay.begin(2, b"0123456789abc")
+    quay.tick(1)
+    assert quay.there(1) == b"0123456789"
+    quay.tick(3_000)
+    assert not quay.told, "not at once"
+    for _ in range(60):
+        quay.tick(5_000)
+    (said,) = quay.told
+    assert said.startswith(f"the ingress takes no more of run {RUN}: a #")
+    assert "it holds 10 bytes" in said
+    quay.store = FileLogStore(quay.folder / "ingress", cap_bytes=20)
+    for _ in range(30):
+        quay.tick(5_000)
+    assert quay.there(1) == quay.there(2) == b"0123456789abc" and len(quay.told) == 1
+    quay.begin(3, b"0" * 21)
+    for _ in range(60):
+        quay.tick(5_000)
+    assert len(quay.told) == 2 and "a #3, it holds 20 bytes" in quay.told[1]
+
+
 def test_what_no_disk_has_room_for_is_dropped_the_oldest_first_and_counted(quay: Quay) -> None:
     quay.shipping = quay.again(kept_bytes=25)
     quay.store = FileLogStore(quay.folder / "ingress", cap_bytes=4)

@@ -83,7 +83,9 @@ def whereabouts(attempt: Row, where: Places) -> str:
     if where.base is None or not worker or OF_A_RUN.fullmatch(worker):
         return ""
     if where.kept():
-        return f"worker {worker} has not shipped it yet"
+        return (
+            f"worker {worker} has not shipped it yet, or the ingress' log folder does not take it"
+        )
     return f"it is on worker {worker}, or where its ingress keeps logs (--log-dir)"
 
 

@@ -153,7 +153,11 @@ class Tail:
     def missing(self) -> str | None:
         """Words for a log that does not hold all that was written; None for a whole one."""
         if self.attempt["finished_at_ms"] is not None and self.more_comes():
-            return f"is not whole yet: worker {self.attempt['worker_id']} has not shipped the rest"
+            worker = self.attempt["worker_id"]
+            return (
+                f"is not whole yet: worker {worker} has not shipped the rest, or the"
+                " ingress' log folder does not take it"
+            )
         size, dropped = self.size(), self._dropped()
         if dropped == 0 or (size < LOG_CAP_BYTES and not dropped):
             return None
