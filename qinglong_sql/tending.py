@@ -18,6 +18,7 @@ from qinglong_sql.control_log import Log
 from qinglong_sql.duration import write_duration
 from qinglong_sql.errors import Fenced
 from qinglong_sql.execution import boottime_ms
+from qinglong_sql.lease_ends import LeaseEnds
 from qinglong_sql.limits import IDLE_CLUSTER_MS, LOCAL_PAUSE_MS
 from qinglong_sql.port import Away, Shut
 from qinglong_sql.shipping import Shipping
@@ -73,6 +74,7 @@ class Tending:
         self._drain_ms = drain_ms
         self._shipping, self._chore = shipping, chore
         self._clock = clock
+        self._ends = LeaseEnds(log)
         self._standing = ""  # not heard yet
         self._stopping = False
         self._beat_at_ms = self._sweep_at_ms = 0
@@ -139,6 +141,7 @@ class Tending:
             moved += self._worker.settle()
         except Exception as error:
             well = self._failed(error)
+        self._ends.look(self._worker.held.values())
         if self._port.lost == lost:
             self._beat()
         if self._standing and self._port.lost == lost:

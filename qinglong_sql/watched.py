@@ -1,4 +1,8 @@
-"""A door that is watched: that it is away is told once, and so is that it is back (DESIGN §9)."""
+"""A door that is watched: that it is away is told once, and so is that it is back (DESIGN §9).
+
+So is that it does not let this worker in. Who is not let in at its first registration ends, and
+says it with its end.
+"""
 
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -11,6 +15,7 @@ from qinglong_sql.store import Row
 
 P = ParamSpec("P")
 T = TypeVar("T")
+REGISTRATION = "register_worker"
 
 
 class Watched:
@@ -21,6 +26,7 @@ class Watched:
     ) -> None:
         self._port, self._place, self._log, self._clock = port, place, log, clock
         self._since_ms: int | None = None
+        self._registered = self._shut = False
         self.lost = 0  # how often no answer came
 
     @property
@@ -30,14 +36,21 @@ class Watched:
 
     def call(self, step: str, /, **params: object) -> list[Row]:
         """Pass on."""
-        return self.watch(lambda: self._port.call(step, **params))
+        first = step == REGISTRATION and not self._registered
+        rows = self._watch(lambda: self._port.call(step, **params), ends=first)
+        self._registered = self._registered or first
+        return rows
 
     def watch(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask through the door in another way. Raises what that raises."""
+        return self._watch(lambda: ask(*args, **kwargs))
+
+    def _watch(self, ask: Callable[[], T], *, ends: bool = False) -> T:
+        """`ends`: who is not let in now does not ask again."""
         try:
-            answer = ask(*args, **kwargs)
+            answer = ask()
         except (Away, Shut) as error:
-            self._gone(error)
+            self._gone(error, ends=ends)
             raise
         except QinglongError:
             self._back()
@@ -49,17 +62,31 @@ class Watched:
         """Pass on."""
         self._port.close()
 
-    def _gone(self, error: Exception) -> None:
+    def _gone(self, error: Away | Shut, *, ends: bool) -> None:
         self.lost += 1
-        if self._since_ms is None:
+        news = self._since_ms is None
+        if news:
             self._since_ms = self._clock()
-            said = error.message if isinstance(error, Shut) else error
-            words = f"{said}; asked again until it answers, and what runs goes on with its lease"
+        if isinstance(error, Shut):
+            if not self._shut and not ends:
+                self._shut = True
+                self._log.say("warning", "away", shut_words(error))
+        elif news:
+            words = f"{error}; asked again until it answers, and what runs goes on with its lease"
             self._log.say("warning", "away", words)
 
     def _back(self) -> None:
+        self._shut = False
         if self._since_ms is not None:
             seconds = (self._clock() - self._since_ms) / 1000
             self._since_ms = None
             words = f"{self._place} answers again, after {seconds:.1f}s"
             self._log.say("info", "back", words, seconds=seconds)
+
+
+def shut_words(error: Shut) -> str:
+    """What becomes of who is not let in, and of what it runs."""
+    return (
+        f"this worker is not let in: {error.message}; it is asked again every second, and what runs"
+        " ends with its lease"
+    )

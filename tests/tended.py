@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qinglong_sql.control_log import Log
-from qinglong_sql.port import Away, only_worker_steps
+from qinglong_sql.port import Away, Shut, only_worker_steps
 from qinglong_sql.scheduler import STANDALONE, Turn, local_cycle
 from qinglong_sql.store import Row, Store, open_store
 from qinglong_sql.tending import Tending
@@ -31,19 +31,22 @@ def decide(
 class Near:
     """A port to a database of this machine, with the worker's steps alone.
 
-    `away`: nothing gets through. `lose` names steps whose next answer is lost after the commit.
+    `away`: nothing gets through. `shut`: nobody is let in. `lose` names steps whose next answer is
+    lost after the commit.
     """
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._store: Store | None = None
-        self.away = False
+        self.away = self.shut = False
         self.lose: set[str] = set()
         self.asked: list[str] = []
 
     def call(self, step: str, /, **params: object) -> list[Row]:
         only_worker_steps(step)
         self.asked.append(step)
+        if self.shut:
+            raise Shut("revoked")
         if self.away:
             raise Away("the door: Connection refused")
         self._store = self._store or open_store(self._dsn)  # on the thread that uses it

@@ -104,11 +104,11 @@ def test_an_operator_drains_and_undrains(engine: Engine, tmp_path: Path) -> None
             p_self_fencing=1, p_grace_ms=2_000,
         )  # fmt: skip
         done = shell("worker", "drain", "w1")
-        assert done.stdout == "worker w1 is drained: it leases nothing more; it is draining\n"
+        assert done.stdout == "worker w1 is drained: it leases nothing more\n"
         again = json.loads(shell("worker", "drain", "w1", "--json").stdout)
         assert again == {"worker_id": "w1", "status": "draining", "outcome": "existing"}
         done = shell("worker", "undrain", "w1")
-        assert done.stdout == "worker w1 is not drained: it leases what waits; it is online\n"
+        assert done.stdout == "worker w1 is not drained: it leases what waits\n"
         assert "(so it was already)" in shell("worker", "undrain", "w1").stdout
 
 
@@ -156,7 +156,9 @@ def test_a_worker_with_a_certificate_and_an_address(
 
         second = worker_process("w1", papers, tmp_path / "w1", url)
         assert second.ended() == 5
-        assert "another process is the worker of" in second.text()
+        (said,) = [one["message"] for one in second.lines() if one["level"] == "error"]
+        assert said.startswith("refused: another process is the worker of ")
+        assert said == second.lines()[-1]["message"]
 
         assert first.stop() == 0
         assert [one["event"] for one in first.lines() if one["level"] != "info"] == []

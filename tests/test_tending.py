@@ -10,7 +10,7 @@ import pytest
 
 from qinglong_sql import session as sessions
 from qinglong_sql import tending
-from qinglong_sql.port import Away
+from qinglong_sql.port import Away, Shut
 from qinglong_sql.tending import Taken
 from qinglong_sql.worker import Worker
 from tests.site import Site, alive, opened, wait
@@ -42,6 +42,44 @@ def tended(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 
 def session(site: Site) -> dict[str, Any]:
     return site.store.read("worker_state", worker_id="w1")[0]
+
+
+def test_who_is_shut_out_says_at_once_that_a_lease_is_over(tended: Make, site: Site) -> None:
+    port = Near(site.dsn)
+    one = tended(port, lease_ms=5_000)
+    run_id = running(one)
+    port.shut = True
+    wait(lambda: one.lines("lease"), "the end of the lease is seen")
+    assert one.lines("lease") == [f"run {run_id}: one #1: its lease is over, ended"]
+    assert not alive(site.pid("pid")) and one.lines("ended") == []
+    assert one.lines("away") == [
+        "this worker is not let in: revoked; it is asked again every second, and what runs ends"
+        " with its lease"
+    ]
+    port.shut = False
+    one.until(lambda: one.lines("back"))
+    assert len(one.lines("lease")) == 1
+
+
+def test_a_door_that_is_away_and_then_shut_is_told_of_as_both(tended: Make, site: Site) -> None:
+    port = Near(site.dsn)
+    one = tended(port)
+    one.until(lambda: one.lines("ready"))
+    port.away = True
+    wait(lambda: len(one.lines("away")) == 1, "it is away")
+    port.shut = True
+    wait(lambda: len(one.lines("away")) == 2, "it is shut")
+    assert one.lines("away")[1].startswith("this worker is not let in: ")
+
+
+def test_who_is_not_let_in_at_the_start_does_not_say_that_it_goes_on(
+    tended: Make, site: Site
+) -> None:
+    port = Near(site.dsn)
+    port.shut = True
+    one = tended(port)
+    one.ended()
+    assert isinstance(one.error, Shut) and one.lines("away") == []
 
 
 def running(one: Tended, steps: str = LONG) -> str:

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
-from qinglong_sql.cli.exits import BadFile, Exit, Refused, leave, reported
+from qinglong_sql.cli.exits import BadFile, Exit, Refused, leave, reported, told_as
 from qinglong_sql.cli.interrupts import Interrupts
 from qinglong_sql.cli.options import opened, with_dsn, with_json
-from qinglong_sql.cli.serving import place_of, secret_of, words_without
+from qinglong_sql.cli.serving import Words, place_of, secret_of, words_without
 from qinglong_sql.cli.words import print_json, say
 from qinglong_sql.control_log import LEVELS, Log
 from qinglong_sql.errors import NotReady
@@ -114,27 +114,31 @@ def serve(settings: WorkerSettings) -> Exit:
     """Be a worker until it is over; how it ended."""
     if settings.base_dir and not settings.base_dir.is_dir():
         raise BadFile(f"{settings.base_dir}: no such folder")
+    log = Log(settings.log_format, settings.log_level)
     # Whatever is heard from here on ends it in order.
     with Interrupts(None, None, LEAVE_WITHIN_S) as signals:
-        ending = tend(made(settings), signals)
+        try:
+            words = words_without(settings.dsn or "", secret_of(settings.password()))
+            tending = made(settings, log, words)
+        except (SettingFault, ValueError) as error:
+            raise BadFile(str(error)) from None
+        ending = tend(tending, signals, log, words)
         signals.over()
     return {"stopped": Exit.OK, "replaced": Exit.REFUSED, "killed": Exit.KILLED}[ending]
 
 
-def made(settings: WorkerSettings) -> Tending:
-    """A worker that has begun nothing yet."""
-    log = Log(settings.log_format, settings.log_level)
-    try:
-        words = words_without(settings.dsn or "", secret_of(settings.password()))
-        if settings.ingress:
-            return through_ingress(settings, settings.ingress, log, words)
-        return with_login(settings, login(settings), place_of(settings.dsn or ""), log, words)
-    except (SettingFault, ValueError) as error:
-        raise BadFile(str(error)) from None
+def made(settings: WorkerSettings, log: Log, words: Words) -> Tending:
+    """A worker that has begun nothing yet. Raises SettingFault, ValueError."""
+    if settings.ingress:
+        return through_ingress(settings, settings.ingress, log, words)
+    return with_login(settings, login(settings), place_of(settings.dsn or ""), log, words)
 
 
-def tend(tending: Tending, signals: Interrupts) -> Ending:
-    """Work until interrupts end it, also those from before; how it ended."""
+def tend(tending: Tending, signals: Interrupts, log: Log, words: Words) -> Ending:
+    """Work until interrupts end it, also those from before; how it ended.
+
+    What ends it otherwise is the last line of its log.
+    """
 
     def out() -> None:
         try:
@@ -146,12 +150,22 @@ def tend(tending: Tending, signals: Interrupts) -> Ending:
     signals.tell(tending.wake, out)
     try:
         return tending.run()
-    except (Taken, ValueError) as error:
-        raise Refused(str(error)) from None
-    except Shut as error:
-        raise Refused(error.message) from None
+    except Exception as error:
+        last(error, log, words)
+        raise
     finally:
         tending.close()  # it may wait for the door, which a second interrupt ends
+
+
+def last(error: Exception, log: Log, words: Words) -> None:
+    """End with a line for an expected error, and its exit code; return for a bug of ours."""
+    if isinstance(error, Taken | ValueError | Shut):
+        error = Refused(error.message if isinstance(error, Shut) else str(error))
+    found = told_as(error)
+    if found is not None:
+        begun = "not ready: " * (found[0] == Exit.NOT_READY)
+        log.say("error", "end", begun + words(error))
+        leave(found[0])
 
 
 def login(settings: WorkerSettings) -> Port:
