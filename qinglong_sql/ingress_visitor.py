@@ -10,6 +10,7 @@ import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from aiohttp import web
@@ -110,7 +111,8 @@ class Visitor(RequestHandler):
         transport: Any = self.transport
         self.force_close()
         if transport is not None:
-            transport.abort()
+            with suppress(AttributeError):  # asyncio's, of a connection that was lost just now
+                transport.abort()
 
 
 setattr(Visitor, "handle_error", Visitor.unreadable)  # noqa: B010  aiohttp's name for it

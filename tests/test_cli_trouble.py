@@ -146,7 +146,7 @@ def test_help_says_what_matters() -> None:
         "migrate": "--sql", "doctor": "Exit 6", "purge": "--older-than", "backup": "FILE",
         "restore": "FILE", "completion": "bash", "cron": "next",
         "schedules": "--between", "trigger": "resume", "control": "--listen",
-        "ca": "issue", "worker": "--drain-timeout", "ingress": "TERM",
+        "ca": "issue", "worker": "--drain-timeout", "ingress": "TERM", "withdraw": "no new runs",
     }  # fmt: skip
     assert matters.keys() == COMMANDS.keys()
     no_json = ("schema", "edge", "control", "completion", "cron", "trigger", "ca", "attempt",

@@ -1,7 +1,6 @@
 """Which queues an edge serves when there are more than a worker may have."""
 
 import io
-import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from qinglong_sql import edge_queues
-from qinglong_sql.cli import reasons
+from qinglong_sql.cli import sessions
 from qinglong_sql.cli.reasons import Screen
 from qinglong_sql.cli.standing import served_by
 from qinglong_sql.cli.status import edge_words
@@ -116,18 +115,14 @@ def test_a_queue_whose_answer_was_lost_is_asked_once_more(tmp_path: Path) -> Non
 
 
 def test_explain_knows_that_all_of_them_get_their_turn() -> None:
-    full = json.dumps([f"q{number}" for number in range(WORKER_QUEUES)])
+    waiting = [{"queue": "later"}]
 
-    class Reading:
-        queues = full
+    def of(*queues: str) -> dict[str, dict[str, Any]]:
+        return {"w": {"worker_id": "w", "standing": "online", "queues": list(queues)}}
 
-        def read(self, view: str, **asked: Any) -> list[dict[str, Any]]:
-            return [{"queues": self.queues}] if view == "worker_state" else [{"queue": "later"}]
-
-    store: Any = Reading()
-    assert "later" in reasons.served(store)
-    store.queues = '["a"]'
-    assert reasons.served(store) == {"a"}
+    full = [f"q{number}" for number in range(WORKER_QUEUES)]
+    assert sessions.serving(of(*full), waiting) == {"later", *full}
+    assert sessions.serving(of("a"), waiting) == {"a"}
 
 
 @pytest.fixture
@@ -165,7 +160,7 @@ def test_work_in_a_queue_beyond_the_last_is_done(
     def seen() -> int:
         if served.status()["queues_waiting"] and not document:
             document.update(served.status())
-            document["all"] = served_by(store, {}, document, 0)
+            document["all"] = served_by({}, store.read("queue_state"), {}, document, 0)
         return int(not store.read("open_run", limit=1) or time.monotonic() > end)
 
     served.interrupts = seen
