@@ -46,6 +46,13 @@ def test_settings_are_printed_with_where_they_come_from(shell: Shell) -> None:
     assert all(f"{key} =" in done.stdout for key in KEYS)
 
 
+def test_a_dsn_for_operators_is_nothing_to_a_worker_of_an_ingress(shell: Shell) -> None:
+    done = shell("worker", *WAY, "--print-settings", env={"QINGLONG_DSN": "sqlite:///x.db"})
+    assert done.returncode == 0, done.stderr
+    done = shell("worker", *WAY, "--print-settings", env={"QINGLONG_WORKER_DSN": "x"})
+    assert done.returncode == 2 and "say one of them" in done.stderr
+
+
 def test_a_login_may_come_from_where_other_commands_have_it(shell: Shell) -> None:
     dsn = "postgresql://u:hidden@h/db"
     done = shell("worker", "--name", "w1", "--print-settings", env={"QINGLONG_DSN": dsn})
