@@ -8,11 +8,9 @@ stage, no scheduler and no frontier. `control --ingress` has one as its applicat
 
 import asyncio
 import contextlib
-import ssl
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -23,9 +21,9 @@ from qinglong_sql.control_log import Log
 from qinglong_sql.errors import NotReady
 from qinglong_sql.ingress_answer import THREADS, Answerer
 from qinglong_sql.ingress_calls import Calls
-from qinglong_sql.ingress_line import Telling
 from qinglong_sql.ingress_logs import LogFolder
 from qinglong_sql.ingress_metrics import IngressMetrics
+from qinglong_sql.ingress_papers import Papers, papers_of
 from qinglong_sql.ingress_refusal import AWAY, Told
 from qinglong_sql.ingress_settings import IngressSettings
 from qinglong_sql.ingress_visitor import Door
@@ -33,13 +31,11 @@ from qinglong_sql.log_store import FileLogStore
 from qinglong_sql.readiness import assert_ready
 from qinglong_sql.revocations import Revoked
 from qinglong_sql.store.pooled import Pool, PooledStore, open_pool
-from qinglong_sql.tls import TlsFault, server_context
 from qinglong_sql.wire import encoded
 from qinglong_sql.wire_document import document
 
 GROUPS: Final = ("ql_worker",)
 BORROW_S: Final = 2.0
-LOOK_S: Final = 2.0  # how soon other files of the certificate are noticed
 PROBE_S: Final = 5.0
 PROBE_AWAY_S: Final = 1.0
 ORDER_S: Final = 0.5  # of a stop, for all but what is being answered
@@ -61,6 +57,7 @@ class Ingress:
         self._settings, self._log = settings, log
         self._told = Told(log)
         self._logs = LogFolder(settings.log_folder(), log, self.meter.log_failed)
+        self._papers: Papers | None = None
         self._pool: Pool | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -71,11 +68,13 @@ class Ingress:
         self._ended = True
 
     def start(self) -> str:
-        """Connect, see that the database is as shipped, and let workers in; in words where.
+        """Read the papers, connect, see that the database is as shipped, and let workers in.
 
-        Raises NotReady (QL503), psycopg.OperationalError, OSError; then nothing is left of it.
+        Says in words where. Raises NotReady (QL503), psycopg.OperationalError, OSError; then
+        nothing is left of it.
         """
         try:
+            self.read_papers()
             return f"{self.connect()}; {self.check()}; {self.serve()}"
         except BaseException:
             self.stop(ORDER_S)
@@ -87,6 +86,11 @@ class Ingress:
         ended = self.halt(within_s)
         self.hang_up(max(0.0, end - time.monotonic()))
         return ended
+
+    def read_papers(self) -> str:
+        """Read the files of TLS, before anything waits. Raises NotReady with all that is wrong."""
+        self._papers = papers_of(self._settings, self._trouble)
+        return self._papers.words
 
     def connect(self) -> str:
         """Open the pool of the worker's login. Raises psycopg.OperationalError."""
@@ -113,27 +117,20 @@ class Ingress:
 
     def serve(self) -> str:
         """Let workers in, from now on. Raises NotReady for files of TLS, OSError."""
-        setting = self._settings
-        try:
-            shown = Shown(setting, self._trouble)
-            revoked = (
-                Revoked(setting.crl, setting.client_ca, self._trouble) if setting.crl else None
-            )
-        except TlsFault as error:
-            raise NotReady(str(error)) from None
+        papers = self._papers or papers_of(self._settings, self._trouble)
         listens: Future[int] = Future()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(shown, revoked, listens)),
+            target=lambda: asyncio.run(self._serve(papers, listens)),
             name="ingress",
             daemon=True,
         )
         self._thread.start()
-        host, port = setting.listen
+        host, port = self._settings.listen
         try:
             self.port = listens.result()
         except OSError as error:
             raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-        if revoked is None:
+        if papers.revoked is None:
             self._log.say("warning", "boot", "no crl is set: revoked certificates are let in")
         return f"on {host} port {self.port}"
 
@@ -168,14 +165,14 @@ class Ingress:
         if self._pool is not None:
             self.meter.pool(self._pool.get_stats())
 
-    async def _serve(self, shown: "Shown", revoked: Revoked | None, listens: "Future[int]") -> None:
+    async def _serve(self, papers: Papers, listens: "Future[int]") -> None:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         loop.set_exception_handler(self._loop_trouble)
         try:
             assert self._pool is not None
             store = PooledStore(self._pool)
-            answerer = self._made(store, revoked)
-            door = Door(shown.context, answerer, self.meter, self._refused)
+            answerer = self._made(store, papers.revoked)
+            door = Door(papers.shown.context, answerer, self.meter, self._refused)
             port = await door.listen(*self._settings.listen)
         except BaseException as error:
             listens.set_exception(error)
@@ -239,47 +236,3 @@ class Ingress:
         error = context.get("exception")
         if isinstance(error, Exception) and not isinstance(error, OSError):
             self._fault(error)
-
-
-class Shown:
-    """What new connections are shown; a certificate that was renewed is taken without a restart.
-
-    Raises TlsFault at first; files that cannot be used later change nothing, and are told.
-    """
-
-    def __init__(
-        self,
-        settings: IngressSettings,
-        tell: Callable[[str], object],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._paths = (settings.certificate, settings.key, settings.client_ca)
-        self._tell, self._clock = tell, clock
-        self._mark = self._marks()
-        self._context = server_context(*self._paths, Telling)
-        self._looked = clock()
-
-    def context(self) -> ssl.SSLContext:
-        """For the next connection."""
-        now = self._clock()
-        if now - self._looked >= LOOK_S:
-            self._looked = now
-            mark = self._marks()
-            if mark != self._mark:
-                self._mark = mark
-                try:
-                    self._context = server_context(*self._paths, Telling)
-                except TlsFault as error:
-                    self._tell(f"{error}; the one from before is shown on")
-        return self._context
-
-    def _marks(self) -> list[tuple[int, int, int]]:
-        found = []
-        for path in self._paths:
-            try:
-                seen = path.stat()
-            except OSError:
-                found.append((0, 0, 0))
-            else:
-                found.append((seen.st_mtime_ns, seen.st_size, seen.st_ino))
-        return found

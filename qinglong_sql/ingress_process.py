@@ -1,4 +1,4 @@
-"""An ingress as a process of its own: health listener, pool, readiness, door; and back again.
+"""An ingress as a process of its own: listener, papers, pool, readiness, door; and back again.
 
 Unlike a control process it does not end when the database goes away: it answers 503, /readyz says
 so, and it serves again when the database does. There is nothing that it could do wrong meanwhile.
@@ -75,6 +75,7 @@ class Alone:
         boot_s = self._settings.boot_timeout / 1000
         works: dict[str, Callable[[], Done]] = {
             "listener": self._listen,
+            "papers": lambda: Done(self._ingress.read_papers()),
             "pool": self._connect,
             "readiness": lambda: Done(self._ingress.check()),
             "ingress": self._serve,

@@ -1,6 +1,7 @@
 """Mutual TLS 1.3 between workers and the ingress, by the standard library (DOMAIN §6)."""
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -27,10 +28,12 @@ __all__ = (
     "holder_of",
     "load_pair",
     "server_context",
+    "server_faults",
     "subject_of",
 )
 
 PROTOCOLS: Final = ["http/1.1"]
+SERVERS: Final = "servers; `ca issue --server` makes one"
 
 
 def server_context(
@@ -47,9 +50,26 @@ def server_context(
     context.verify_mode = ssl.CERT_REQUIRED
     context.set_alpn_protocols(PROTOCOLS)
     _trust(context, client_ca)
-    _meant(certificate, ExtendedKeyUsageOID.SERVER_AUTH, "servers; `ca issue --server` makes one")
+    _meant(certificate, ExtendedKeyUsageOID.SERVER_AUTH, SERVERS)
     load_pair(context, certificate, key)
     return context
+
+
+def server_faults(certificate: Path, key: Path, client_ca: Path) -> list[TlsFault]:
+    """All that is wrong with these files, where `server_context` raises the first; often none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    looks: list[Callable[[], object]] = [
+        lambda: _meant(certificate, ExtendedKeyUsageOID.SERVER_AUTH, SERVERS),
+        lambda: load_pair(context, certificate, key),
+        lambda: _trust(context, client_ca),
+    ]
+    found: dict[str, TlsFault] = {}
+    for look in looks:
+        try:
+            look()
+        except TlsFault as error:
+            found.setdefault(str(error), error)
+    return list(found.values())
 
 
 def client_context(certificate: Path, key: Path, ca: Path) -> ssl.SSLContext:

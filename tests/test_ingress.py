@@ -317,7 +317,7 @@ def test_another_certificate_of_the_ingress_is_shown_without_a_restart(
             assert isinstance(client.line.sock, ssl.SSLSocket)
             return client.line.sock.getpeercert()["serialNumber"]  # type: ignore[index]
 
-    monkeypatch.setattr("qinglong_sql.ingress.LOOK_S", 0.0)
+    monkeypatch.setattr("qinglong_sql.ingress_papers.LOOK_S", 0.0)
     before, hosts = shown(), ["127.0.0.1"]
     made = ca.issue(
         site.authority.folder, "ingress", server=True, hosts=hosts, out=tmp_path, again=True

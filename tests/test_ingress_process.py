@@ -23,7 +23,7 @@ from qinglong_sql.cli.control import control
 from qinglong_sql.cli.ingress import ingress
 from qinglong_sql.ingress_settings import KEYS, IngressSettings, load
 from qinglong_sql.setting_file import SettingFault
-from qinglong_sql.tls import client_context
+from qinglong_sql.tls import client_context, server_faults
 from qinglong_sql.wire import text
 from qinglong_sql.wire_document import document
 from tests.controls import GROUPS, Process, login_of
@@ -65,7 +65,8 @@ def test_an_ingress_boots_serves_and_stops_in_order(
     with login_of(postgres_dsn, "alone_login", "ql_worker") as login:
         with closing(ingress_process(login, authority, tmp_path, 0)) as process:
             process.ready()
-            assert process.parts("boot") == ["listener", "pool", "readiness", "ingress"]
+            order = ["listener", "papers", "pool", "readiness", "ingress"]
+            assert process.parts("boot") == order
             assert process.get("/livez") == (200, "live\n")
             assert process.get("/readyz") == (200, "ready\n")
             with door_of(process, authority) as client:
@@ -118,9 +119,21 @@ def test_an_ingress_waits_for_its_database_and_says_so(
     [
         (
             {"CERTIFICATE": "none.crt"},
-            "not ready: ingress: QL503 none.crt: No such file or directory",
+            "not ready: papers: QL503 none.crt: No such file or directory",
         ),
-        ({"CRL": "none.pem"}, "not ready: ingress: QL503 none.pem: No such file or directory"),
+        ({"CRL": "none.pem"}, "not ready: papers: QL503 none.pem: No such file or directory"),
+        (
+            {
+                "DSN": "postgresql://x:s3cret@127.0.0.1:1/x",
+                "CERTIFICATE": "none.crt",
+                "KEY": "none.key",
+                "CLIENT_CA": "none.ca",
+                "CRL": "none.pem",
+            },
+            "not ready: papers: QL503 none.crt: No such file or directory; none.key: No such file"
+            " or directory; none.ca: No such file or directory; none.pem: No such file or"
+            " directory",
+        ),
         ({"DSN": "postgresql://x:s3cret@127.0.0.1:1/x"}, "not ready: pool: PostgreSQL: "),
         ({"LISTEN": "192.0.2.1:1"}, "not ready: ingress: cannot listen on 192.0.2.1:1: "),
     ],
@@ -137,6 +150,30 @@ def test_what_does_not_come_up_ends_with_6_and_the_reason(
             assert process.ended() == 6
             assert process.lines("boot")[-1]["message"].startswith(words)
             assert "Traceback" not in process.text() and "s3cret" not in process.text()
+
+
+def test_all_bad_papers_are_named_and_each_once(authority: Authority, tmp_path: Path) -> None:
+    good, other = authority.ingress(), authority.worker("w1")
+    none, junk = tmp_path / "none", tmp_path / "junk"
+    junk.write_text("junk")
+
+    def said(certificate: Path, key: Path, ca: Path) -> list[str]:
+        found = [str(one) for one in server_faults(certificate, key, ca)]
+        return [words.replace(f"{tmp_path}/", "") for words in found]
+
+    gone = "none: No such file or directory"
+    assert said(good.certificate, good.key, good.ca) == []
+    assert said(none, good.key, good.ca) == [gone]
+    assert said(none, none, none) == [gone]
+    assert said(junk, good.key, none) == ["junk: it holds no certificate in PEM", gone]
+    assert said(good.certificate, junk, junk) == [
+        "junk: it holds no private key in PEM that can be used",
+        "junk: it holds no certificate of an authority in PEM",
+    ]
+    (words,) = said(good.certificate, other.key, good.ca)
+    assert "it is not the key of" in words
+    (words,) = said(other.certificate, other.key, good.ca)
+    assert "it is not a certificate for servers" in words
 
 
 # --- in a control process
