@@ -144,8 +144,9 @@ def test_lists_are_bounded_and_say_how_to_see_the_rest(
     assert sum("running" in line for line in alone) == 9 and "w2" not in "".join(alone)
     done = shell("workers", "w11")
     assert (done.returncode, done.stderr) == (
-        5, "refused: no worker 'w11'; did you mean w1?\n"
+        5, "refused: no worker 'w11'; did you mean w1? (`qinglong-sql workers` lists them)\n"
     )  # fmt: skip
+    assert shell("worker", "drain", "w11").stderr == done.stderr
 
 
 def test_without_a_worker_it_says_so(shell: Shell) -> None:
@@ -192,14 +193,70 @@ def test_status_names_workers_that_are_away_while_work_waits_for_them(
     beat(store, "host-a")
     store.call("drain_worker", p_worker_id="host-a")
     (stuck,) = document(shell, clock, "status")["stuck"]
-    assert stuck["words"].endswith("for 1m: host-a is draining")
+    assert stuck["words"].endswith("for 1m: host-a is drained")
     assert stuck["command"] == "qinglong-sql worker undrain host-a"
     said = told(shell, clock, "explain", run_id)
-    assert "host-a is draining" in said and "type: qinglong-sql worker undrain host-a" in said
+    assert "host-a is drained" in said and "type: qinglong-sql worker undrain host-a" in said
     store.call("undrain_worker", p_worker_id="host-a")
     found = document(shell, clock, "status")
     assert found["ok"] and not found["workers"], "it says that it is there: all is well"
     assert not document(shell, clock, "explain", run_id)[0]["stuck"]
+
+
+def test_a_queue_whose_worker_is_drained_is_stuck_at_once_and_stays_its_worker_s(
+    store: Store, clock: FakeClock, shell: Shell
+) -> None:
+    registered(store, "worker-1", "default")
+    registered(store, "worker-2", "other")
+    store.call("drain_worker", p_worker_id="worker-1")
+    run_id = acting.begun(store, {"a": []})
+    (row,) = document(shell, clock, "explain", run_id)
+    undrain = "qinglong-sql worker undrain worker-1"
+    assert (row["stuck"], row["command"]) == (True, undrain)
+    said = " ".join(told(shell, clock, "explain", run_id).split())
+    assert "worker-1 is drained" in said and f"type: {undrain}" in said, said
+    found = document(shell, clock, "status")
+    (stuck,) = found["stuck"]
+    assert (found["ok"], stuck["command"]) == (False, undrain), "both say the same"
+    assert "stuck: 1 thing needs you" in told(shell, clock, "status").splitlines()[0]
+    registered(store, "worker-3", "default")
+    assert document(shell, clock, "status")["stuck"] == []
+    assert not document(shell, clock, "explain", run_id)[0]["stuck"], "another one takes it"
+    first = told(shell, clock, "status").splitlines()[0]
+    assert "nothing is stuck, but worker worker-1 is draining, though work waits" in first
+
+
+@pytest.mark.parametrize(
+    ("away", "words"), [("silent", "host-a is silent"), ("offline", "host-a has left")]
+)
+def test_work_of_a_known_worker_is_not_for_this_machine(
+    store: Store, clock: FakeClock, shell: Shell, away: str, words: str
+) -> None:
+    registered(store, "host-a")
+    clock.advance(BEAT_MS + 1)
+    if away == "offline":
+        store.call("end_session", p_worker_id="host-a", p_session_id="s1")
+    run_id = acting.begun(store, {"a": []})
+    for late_ms in (0, OVERDUE_MS + 1):
+        clock.advance(late_ms)
+        (row,) = document(shell, clock, "explain", run_id)
+        assert (row["command"], row["stuck"]) == ("qinglong-sql workers", late_ms > 0)
+        said = " ".join(told(shell, clock, "explain", run_id).split())
+        assert words in said and said.endswith(": qinglong-sql workers"), said
+
+
+def test_where_nobody_ever_served_a_queue_resume_says_what_it_does(
+    store: Store, clock: FakeClock, shell: Shell
+) -> None:
+    registered(store, "host-a", "other")
+    run_id = acting.begun(store, {"a": []})
+    for late_ms in (0, OVERDUE_MS + 1):
+        clock.advance(late_ms)
+        (row,) = document(shell, clock, "explain", run_id)
+        here = "edge" if store.engine == "sqlite" else f"resume {run_id[:12]}"
+        assert row["command"] == f"qinglong-sql {here}"
+        said = " ".join(told(shell, clock, "explain", run_id).split())
+        assert ("executes on this machine" in said) == (store.engine == "postgres")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,8 @@ def test_without_a_log_here_it_says_where_it_is(
 ) -> None:
     run_id, held = begun(store, a=[], b=[])
     done = shell("logs", run_id, "a")
-    away = "it is on worker host-a, or where its ingress keeps logs (--log-dir)"
+    way = f"(not in {logs.root}; QINGLONG_STATE_DIR or --log-dir)"
+    away = f"it is on worker host-a, or where its ingress keeps logs {way}"
     assert done.returncode == 5
     assert done.stderr == (
         f"refused: no log of a, attempt 1 on this machine: {away}; it is running\n"

@@ -10,7 +10,7 @@ import pytest
 
 from qinglong_sql.cli import standing
 from qinglong_sql.cli.reasons import OVERDUE_MS, Screen, reason_of, screen_of, waits
-from qinglong_sql.cli.status import headlines
+from qinglong_sql.cli.status import headlines, last_words
 from qinglong_sql.store import Store
 from qinglong_sql.store.sqlite import SqliteStore
 from tests import acting
@@ -83,6 +83,9 @@ def test_the_last_run_of_a_target_is_told_when_it_failed(
         acting.advance(store, task)
     found = found_by(store, clock, engine.dsn)
     assert [row["target_key"] for row in found["last_failed"]] == ["work"]
+    screen, (row,) = Screen(clock.now_ms, True, store.engine), found["last_failed"]
+    assert last_words([row] * 2, screen).endswith(", and the last run of 1 more failed as well")
+    assert last_words([row] * 9, screen).endswith(", and the last runs of 8 more failed as well")
 
 
 def test_what_nobody_works_on_is_told_at_once(
@@ -94,8 +97,12 @@ def test_what_nobody_works_on_is_told_at_once(
     assert (found["ok"], found["driven"]) == (True, False), "whoever starts it may be on the way"
     with standing_still(clock.now_ms):
         lines = headlines(found, Screen(clock.now_ms, True, store.engine))
-    command = "edge" if store.engine == "sqlite" else f"resume {run_id[:12]}"
-    words = f"! nobody works on this database; 1 run waits: qinglong-sql {command}"
+    words = "! nobody works on this database; 1 run waits: qinglong-sql edge"
+    if store.engine == "postgres":
+        words = (
+            "! nobody executes for this database; 1 run waits: `qinglong-sql worker` does, beside a"
+            f" control process, or `qinglong-sql resume {run_id[:12]}` on this machine"
+        )
     assert lines == [(words, "yellow")]
     late = standing.HANDOVER_MS + 1
     assert found_by(store, clock, engine.dsn, driven=False, later_ms=late - 1)["ok"]

@@ -2,18 +2,17 @@
 
 import os
 import pwd
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from qinglong_sql.cli.reasons import short
+from qinglong_sql.cli.sessions import OF_A_RUN
 from qinglong_sql.cli.steps import CODES, shortened
 from qinglong_sql.cli.tail import Places
 from qinglong_sql.cli.words import Row
 
 NAMED = 3
-OF_A_RUN = re.compile(r"wk[0-9a-f]{24}")  # the worker of a run or an edge has no name of its own
 
 
 def named(attempt: Row) -> str:
@@ -42,6 +41,17 @@ def end_of(attempt: Row) -> str:
         words = f"it ended with exit code {attempt['exit_code']}"
     said = shortened(str(attempt["error"] or ""), 400)
     return f"{words}: {said}" if said else words
+
+
+def not_begun(attempt: Row) -> str:
+    """Words for an attempt that has never started, and so can have no log; nothing for others."""
+    if attempt["starting_at_ms"] is not None:
+        return ""
+    if attempt["finished_at_ms"] is None:
+        return f"{named(attempt)} has not started yet: {end_of(attempt)}"
+    if attempt["result_code"] == "execution_cancelled":
+        return f"{named(attempt)} never started: the run was cancelled before"
+    return f"{named(attempt)} never started: {end_of(attempt)}"
 
 
 def barred(where: Path | Places) -> str:
@@ -86,7 +96,11 @@ def whereabouts(attempt: Row, where: Places) -> str:
         return (
             f"worker {worker} has not shipped it yet, or the ingress' log folder does not take it"
         )
-    return f"it is on worker {worker}, or where its ingress keeps logs (--log-dir)"
+    looked = " or ".join(str(store) for store in where.stores)
+    return (
+        f"it is on worker {worker}, or where its ingress keeps logs"
+        f" (not in {looked}; QINGLONG_STATE_DIR or --log-dir)"
+    )
 
 
 def not_here(lacking: Sequence[Row], there: int, denied: str, where: Places) -> str:

@@ -7,7 +7,15 @@ import click
 from qinglong_sql.cli.alone import Lookout
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.follow import Follower
-from qinglong_sql.cli.log_lack import barred, end_of, named, not_here, nothing_written, whereabouts
+from qinglong_sql.cli.log_lack import (
+    barred,
+    end_of,
+    named,
+    not_begun,
+    not_here,
+    nothing_written,
+    whereabouts,
+)
 from qinglong_sql.cli.log_lines import Show, show_for
 from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.pause import Patience, until_interrupted
@@ -88,6 +96,8 @@ def logs(
         raise Refused("no step has started")
     tails = [Tail(where, one) for one in chosen]
     there = [tail for tail in tails if tail.found()]
+    if not there and len(chosen) == 1 and (never := not_begun(chosen[0])):
+        raise Refused(never)
     denied = "" if len(there) == len(tails) else barred(where)
     if not there and len(chosen) == 1 and not denied:
         at = whereabouts(chosen[0], where)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from qinglong_sql.cli import declared
-from qinglong_sql.cli.sessions import away, serving, sessions
+from qinglong_sql.cli.sessions import crew, is_drained, serving, sessions
 from qinglong_sql.cli.steps import CODES
 from qinglong_sql.cli.words import Row, age, moment, now_ms
 from qinglong_sql.store import Store
@@ -207,30 +207,48 @@ def _queued(row: Row, screen: Screen) -> Reason:
     nobody = row["waits_for"] == "worker" if screen.busy is None else (
         row["waits_on"] not in screen.busy
     )  # fmt: skip
-    if nobody and late:
-        return _abandoned(row, screen)
-    return Reason(
-        f"in queue {row['waits_on']} for {since}",
-        "a worker of that queue with a free slot",
-        screen.driver(row["run_id"]) if nobody else screen.command("status"),
-    )
+    known = crew(screen.workers, row["waits_on"]) if nobody else []
+    online = any(one["standing"] == "online" for one in known)
+    if nobody and (late or (not online and any(map(is_drained, known)))):
+        return _abandoned(row, known, screen)
+    words, then = f"in queue {row['waits_on']} for {since}", "a worker of that queue"
+    if known:  # their work is not for this machine
+        return Reason(words, f"{then}: {_standings(known)}", screen.command("workers"))
+    if nobody:
+        return Reason(words, then + _here(screen), screen.driver(row["run_id"]))
+    return Reason(words, f"{then} with a free slot", screen.command("status"))
 
 
-def _abandoned(row: Row, screen: Screen) -> Reason:
+def _here(screen: Screen) -> str:
+    """What the command for want of a worker does: steps of others would run where it is typed."""
+    return "" if screen.engine == "sqlite" else "; or `resume`, which executes on this machine"
+
+
+def _standings(known: list[Row]) -> str:
+    """The first workers, each with how it is."""
+    words = {"silent": "is silent", "draining": "is ending", "online": "is online",
+             "offline": "has left"}  # fmt: skip
+    some = [
+        f"{one['worker_id']} {'is drained' if is_drained(one) else words[one['standing']]}"
+        for one in known[:NAMED]
+    ]
+    return ", ".join(some) + f", and {len(known) - NAMED} more" * (len(known) > NAMED)
+
+
+def _abandoned(row: Row, known: list[Row], screen: Screen) -> Reason:
     """Nobody takes from a queue; those who would are named."""
     words = (
         f"no worker takes anything from queue {row['waits_on']} for {screen.since(row['since_ms'])}"
     )
-    gone = away(screen.workers, row["waits_on"])
-    if not gone:
-        return Reason(words, "a worker of that queue", screen.driver(row["run_id"]), stuck=True)
-    more = f", and {len(gone) - NAMED} more are away" * (len(gone) > NAMED)
-    some = ", ".join(f"{one['worker_id']} is {one['standing']}" for one in gone[:NAMED])
-    draining = [one for one in gone if one["standing"] == "draining"]
-    command = f"worker undrain {draining[0]['worker_id']}" if draining else "workers"
+    if not known:
+        then = "a worker of that queue" + _here(screen)
+        return Reason(words, then, screen.driver(row["run_id"]), stuck=True)
+    then, command = "one of them that comes back", "workers"
+    if is_drained(known[0]):
+        then, command = "that it may lease again", f"worker undrain {known[0]['worker_id']}"
     return Reason(
-        f"{words}: {some}{more}",
-        "one of them that comes back, or another worker of that queue",
+        f"{words}: {_standings(known)}",
+        f"{then}, or another worker of that queue",
         screen.command(command),
         stuck=True,
     )

@@ -5,6 +5,7 @@ has its folder on this machine. Both are alive for as long as a lease of theirs 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from qinglong_sql.limits import WORKER_QUEUES
 from qinglong_sql.store import Store
 
 SESSIONS = 1000
+OF_A_RUN = re.compile(r"wk[0-9a-f]{24}")  # the worker of a run or an edge has no name of its own
 # In the order in which a person wants to see them.
 STANDINGS = ("silent", "draining", "online", "offline")
 
@@ -65,13 +67,24 @@ def serving(workers: Mapping[str, Row], waiting: list[Row]) -> set[str]:
     return found
 
 
-def away(workers: Mapping[str, Row], queue: str) -> list[Row]:
-    """Workers that would take from a queue, were they not silent or draining."""
-    return [
+def crew(workers: Mapping[str, Row], queue: str) -> list[Row]:
+    """Whose work a queue is, drained ones first; those that have left only when no other is known.
+
+    The worker of a run or an edge that is gone is not one of them: another one may come in its
+    place at any time.
+    """
+    known = [
         row
         for row in workers.values()
-        if row["standing"] in ("silent", "draining") and queue in row["queues"]
+        if queue in row["queues"] and (is_drained(row) or not OF_A_RUN.fullmatch(row["worker_id"]))
     ]
+    there = [row for row in known if row["standing"] != "offline"]
+    return sorted(there or known, key=lambda row: not is_drained(row))
+
+
+def is_drained(row: Row) -> bool:
+    """Whether a worker is there, and takes nothing since somebody asked that of it."""
+    return row["standing"] == "draining" and row["drain_requested_at_ms"] is not None
 
 
 def kept_waiting(workers: Mapping[str, Row], waiting: list[Row]) -> list[dict[str, Any]]:

@@ -10,11 +10,13 @@ import click
 
 from qinglong_sql.cli.exits import BadFile, Exit, Refused, leave, reported, told_as
 from qinglong_sql.cli.interrupts import Interrupts
-from qinglong_sql.cli.options import opened, with_dsn, with_json
+from qinglong_sql.cli.options import opened, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.serving import Words, place_of, secret_of, words_without
+from qinglong_sql.cli.sessions import SESSIONS
+from qinglong_sql.cli.spelling import no_worker
 from qinglong_sql.cli.words import print_json, say
 from qinglong_sql.control_log import LEVELS, Log
-from qinglong_sql.errors import NotReady
+from qinglong_sql.errors import NotReady, Unknown
 from qinglong_sql.port import Port, Shut
 from qinglong_sql.setting_file import SettingFault
 from qinglong_sql.tending import Ending, Taken, Tending
@@ -207,11 +209,19 @@ def worker_undrain(name: str, dsn: str, as_json: bool) -> None:
 def switch(step: str, name: str, dsn: str, *, as_json: bool) -> None:
     """Call a step on one worker, and tell."""
     with opened(dsn) as store:
-        row = store.call(step, p_worker_id=name)[0]
+        try:
+            row = store.call(step, p_worker_id=name)[0]
+        except Unknown:
+            rows = store.read("worker_state", order="worker_id", limit=SESSIONS)
+            names = [one["worker_id"] for one in rows]
+            raise Refused(no_worker(name, names, same_dsn(dsn))) from None
     if as_json:
         print_json(row)
         return
     drained = step == "drain_worker"
-    now = "drained: it leases nothing more" if drained else "not drained: it leases what waits"
     already = " (so it was already)" * (row["outcome"] == "existing")
-    say(f"worker {name} is {now}{already}; it is {row['status']}")
+    when = ", once it comes back" * (row["status"] == "offline")
+    if drained:
+        say(f"worker {name} is drained{already}: it leases nothing more{when}")
+    else:
+        say(f"worker {name} is not drained{already}: it leases what waits{when}")

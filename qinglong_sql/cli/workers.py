@@ -8,7 +8,7 @@ from qinglong_sql.cli.options import opened, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reasons import Screen, short
 from qinglong_sql.cli.sections import counted
 from qinglong_sql.cli.sessions import STANDINGS, sessions
-from qinglong_sql.cli.spelling import did_you_mean
+from qinglong_sql.cli.spelling import no_worker
 from qinglong_sql.cli.words import (
     Row,
     now_ms,
@@ -54,7 +54,7 @@ def workers(name: str | None, utc: bool, dsn: str, as_json: bool) -> None:
         holds = store.read("worker_hold", order="leased_at_ms, attempt_id")
         found = sessions(store, dsn, screen.now, holds)
     if name is not None and name not in found:
-        raise Refused(f"no worker {name!r}{did_you_mean(name, list(found))}")
+        raise Refused(no_worker(name, list(found), screen.more))
     rows = [row for row in found.values() if name in (None, row["worker_id"])]
     by_worker: dict[str, list[Row]] = {}
     for one in holds:
