@@ -245,6 +245,18 @@ def test_work_of_a_known_worker_is_not_for_this_machine(
         assert words in said and said.endswith(": qinglong-sql workers"), said
 
 
+def test_what_a_silent_worker_held_is_not_taken_to_this_machine(
+    store: Store, clock: FakeClock, shell: Shell
+) -> None:
+    run_id = acting.begun(store, {"a": []})
+    registered(store, "host-b")
+    acting.run(store, *acting.lease(store, "o1", worker="host-b").values())
+    clock.advance(acting.LEASE_MS + acting.GRACE_MS + OVERDUE_MS)
+    (row,) = document(shell, clock, "explain", run_id)
+    does = "edge" if store.engine == "sqlite" else "control"
+    assert row["command"] == f"qinglong-sql {does}"
+
+
 def test_where_nobody_ever_served_a_queue_resume_says_what_it_does(
     store: Store, clock: FakeClock, shell: Shell
 ) -> None:

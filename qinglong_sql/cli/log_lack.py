@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from qinglong_sql.cli.reasons import short
-from qinglong_sql.cli.sessions import OF_A_RUN
+from qinglong_sql.cli.sessions import is_of_a_run
 from qinglong_sql.cli.steps import CODES, shortened
 from qinglong_sql.cli.tail import Places
 from qinglong_sql.cli.words import Row
@@ -90,7 +90,7 @@ def whereabouts(attempt: Row, where: Places) -> str:
     Where an ingress of this machine keeps logs, it will be once it is shipped.
     """
     worker = attempt["worker_id"]
-    if where.base is None or not worker or OF_A_RUN.fullmatch(worker):
+    if where.base is None or not worker or is_of_a_run(worker):
         return ""
     if where.kept():
         return (

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from qinglong_sql.cli import declared
-from qinglong_sql.cli.sessions import crew, is_drained, serving, sessions
+from qinglong_sql.cli.sessions import crew, is_drained, is_of_a_run, serving, sessions
 from qinglong_sql.cli.steps import CODES
 from qinglong_sql.cli.words import Row, age, moment, now_ms
 from qinglong_sql.store import Store
@@ -46,7 +46,15 @@ class Screen:
         return f"qinglong-sql {words}{self.more}"
 
     def driver(self, run_id: str) -> str:
-        """What does the work of the scheduler and of a worker, for one run at least."""
+        """What does the work of the scheduler, for one run at least.
+
+        Where workers of machines are known it does no more: their work is not for this one.
+        """
+        cluster = self.engine != "sqlite" and any(not is_of_a_run(one) for one in self.workers)
+        return self.command("control") if cluster else self.executor(run_id)
+
+    def executor(self, run_id: str) -> str:
+        """What does the work of a worker as well, on this machine."""
         return self.command("edge" if self.engine == "sqlite" else f"resume {short(run_id)}")
 
 
@@ -215,7 +223,7 @@ def _queued(row: Row, screen: Screen) -> Reason:
     if known:  # their work is not for this machine
         return Reason(words, f"{then}: {_standings(known)}", screen.command("workers"))
     if nobody:
-        return Reason(words, then + _here(screen), screen.driver(row["run_id"]))
+        return Reason(words, then + _here(screen), screen.executor(row["run_id"]))
     return Reason(words, f"{then} with a free slot", screen.command("status"))
 
 
@@ -242,7 +250,7 @@ def _abandoned(row: Row, known: list[Row], screen: Screen) -> Reason:
     )
     if not known:
         then = "a worker of that queue" + _here(screen)
-        return Reason(words, then, screen.driver(row["run_id"]), stuck=True)
+        return Reason(words, then, screen.executor(row["run_id"]), stuck=True)
     then, command = "one of them that comes back", "workers"
     if is_drained(known[0]):
         then, command = "that it may lease again", f"worker undrain {known[0]['worker_id']}"

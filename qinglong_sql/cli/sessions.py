@@ -15,7 +15,7 @@ from qinglong_sql.limits import WORKER_QUEUES
 from qinglong_sql.store import Store
 
 SESSIONS = 1000
-OF_A_RUN = re.compile(r"wk[0-9a-f]{24}")  # the worker of a run or an edge has no name of its own
+OF_A_RUN = re.compile(r"wk[0-9a-f]{24}")
 # In the order in which a person wants to see them.
 STANDINGS = ("silent", "draining", "online", "offline")
 
@@ -67,6 +67,11 @@ def serving(workers: Mapping[str, Row], waiting: list[Row]) -> set[str]:
     return found
 
 
+def is_of_a_run(worker_id: str) -> bool:
+    """Whether a worker is that of a run or an edge, which has no name of its own."""
+    return OF_A_RUN.fullmatch(worker_id) is not None
+
+
 def crew(workers: Mapping[str, Row], queue: str) -> list[Row]:
     """Whose work a queue is, drained ones first; those that have left only when no other is known.
 
@@ -76,7 +81,7 @@ def crew(workers: Mapping[str, Row], queue: str) -> list[Row]:
     known = [
         row
         for row in workers.values()
-        if queue in row["queues"] and (is_drained(row) or not OF_A_RUN.fullmatch(row["worker_id"]))
+        if queue in row["queues"] and (is_drained(row) or not is_of_a_run(row["worker_id"]))
     ]
     there = [row for row in known if row["standing"] != "offline"]
     return sorted(there or known, key=lambda row: not is_drained(row))
