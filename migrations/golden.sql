@@ -2840,7 +2840,7 @@ ALTER FUNCTION ql.wait_run(p_run_id text) OWNER TO ql_migrator;
 --
 
 CREATE FUNCTION ql.work_waits(p_queue text, p_run_id text, p_offers jsonb) RETURNS boolean
-    LANGUAGE plpgsql STABLE
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$

@@ -3498,7 +3498,7 @@ begin
 end;
 $$;
 
--- from sql/postgres/dispatch_read.sql sha256 e4e8dea764923f562f5b9ee57f623ba439303d84d31d2faab3547696888901e8
+-- from sql/postgres/dispatch_read.sql sha256 0fb37d88847a79481ec7abcafa94110abd8053448e1bc68d99809616df0e7863
 -- DISPATCH, READ — what the holder of a lease may ask: its input, and how its attempt stands.
 -- Workers read no views (DESIGN §8).
 
@@ -3508,7 +3508,7 @@ $$;
 create or replace function ql.work_waits (p_queue text, p_run_id text, p_offers jsonb)
 returns boolean
 language plpgsql
-stable
+volatile
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$

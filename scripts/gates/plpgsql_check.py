@@ -21,6 +21,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("ql.refuse_strangers(ql.command[])", VOLATILE): SNAPSHOT,
     ("ql.input_text(text)", VOLATILE): SNAPSHOT,
     ("ql.input_octets(text)", VOLATILE): SNAPSHOT,
+    ("ql.work_waits(text,text,jsonb)", VOLATILE): SNAPSHOT,
 }
 FUNCTIONS = """
   select p.oid::regprocedure::text, p.oid, coalesce(t.tgrelid, 0)

@@ -7,7 +7,7 @@
 create or replace function ql.work_waits (p_queue text, p_run_id text, p_offers jsonb)
 returns boolean
 language plpgsql
-stable
+volatile
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
