@@ -102,7 +102,8 @@ CREATE TYPE ql.command AS (
 	output text,
 	error text,
 	reason text,
-	code text
+	code text,
+	worker_id text
 );
 
 ALTER TYPE ql.command OWNER TO ql_migrator;
@@ -1069,6 +1070,51 @@ $$;
 ALTER FUNCTION ql.derived_id(p_prefix text, VARIADIC p_parts text[]) OWNER TO ql_migrator;
 
 --
+-- Name: drain_session(text, integer); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.drain_session(p_worker_id text, p_drains integer) RETURNS TABLE(worker_id text, status text, outcome text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_requested_at_ms bigint;
+  v_outcome text := 'existing';
+begin
+  select w.drain_requested_at_ms
+  into v_requested_at_ms
+  from ql.worker_session as w
+  where w.worker_id = p_worker_id
+  for no key update;
+  if not found then
+    raise exception 'no worker %', p_worker_id using errcode = 'QL404';
+  end if;
+
+  if (v_requested_at_ms is null) = (p_drains = 1) then
+    v_outcome := 'applied';
+    update ql.worker_session as w
+    set
+      drain_requested_at_ms = case p_drains when 1 then ql.now_ms() end,
+      status = case
+        when w.status = 'offline' then 'offline'
+        when p_drains = 1 then 'draining'
+        else 'online'
+      end
+    where w.worker_id = p_worker_id;
+  end if;
+  return query
+  select
+    w.worker_id,
+    w.status,
+    v_outcome
+  from ql.worker_session as w
+  where w.worker_id = p_worker_id;
+end;
+$$;
+
+ALTER FUNCTION ql.drain_session(p_worker_id text, p_drains integer) OWNER TO ql_migrator;
+
+--
 -- Name: effect_counts(text[], ql.effect[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
@@ -1124,7 +1170,8 @@ begin
           )
             then 'QL400'
           when c.run_id is null then 'QL404'
-        end
+        end,
+        c.worker_id
       )::ql.command
     from (
       select
@@ -1136,6 +1183,7 @@ begin
         case when e.value ->> 'fence' ~ '^[0-9]{1,18}$' then (e.value ->> 'fence')::bigint end
           as fence,
         e.value ->> 'token' as token,
+        e.value ->> 'worker_id' as worker_id,
         case when p_kind = 'starting' then e.value ->> 'identity' end as identity,
         case when p_kind = 'ended' then e.value ->> 'how' end as how,
         case when p_kind = 'ended' then e.value ->> 'exit_code' end as exit_text,
@@ -1263,6 +1311,8 @@ CREATE TABLE ql.worker_session (
     grace_ms bigint NOT NULL,
     registered_at_ms bigint NOT NULL,
     expires_at_ms bigint NOT NULL,
+    seen_at_ms bigint,
+    drain_requested_at_ms bigint,
     CONSTRAINT session_status_is_known CHECK ((status = ANY (ARRAY['online'::text, 'draining'::text, 'offline'::text]))),
     CONSTRAINT slots_within_bounds CHECK (((slots >= 1) AND (slots <= 1024)))
 );
@@ -1270,22 +1320,29 @@ CREATE TABLE ql.worker_session (
 ALTER TABLE ql.worker_session OWNER TO ql_migrator;
 
 --
--- Name: hold_session(text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+-- Name: hold_session(text, text, boolean); Type: FUNCTION; Schema: ql; Owner: ql_migrator
 --
 
-CREATE FUNCTION ql.hold_session(p_worker_id text, p_session_id text) RETURNS ql.worker_session
+CREATE FUNCTION ql.hold_session(p_worker_id text, p_session_id text, p_lock boolean) RETURNS ql.worker_session
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
   v_session ql.worker_session;
 begin
-  select w.*
-  into v_session
-  from ql.worker_session as w
-  where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online'
-  for no key update;
-  if not found then
+  if p_lock then
+    select w.*
+    into v_session
+    from ql.worker_session as w
+    where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online'
+    for no key update;
+  else
+    select w.*
+    into v_session
+    from ql.worker_session as w
+    where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online';
+  end if;
+  if v_session.worker_id is null then
     raise exception 'session % of worker % is not online', p_session_id, p_worker_id
       using errcode = 'QL410';
   end if;
@@ -1293,7 +1350,7 @@ begin
 end;
 $$;
 
-ALTER FUNCTION ql.hold_session(p_worker_id text, p_session_id text) OWNER TO ql_migrator;
+ALTER FUNCTION ql.hold_session(p_worker_id text, p_session_id text, p_lock boolean) OWNER TO ql_migrator;
 
 --
 -- Name: hold_triggers(text, text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -1318,6 +1375,71 @@ end;
 $$;
 
 ALTER FUNCTION ql.hold_triggers(p_package_key text, p_trigger_key text) OWNER TO ql_migrator;
+
+--
+-- Name: input_octets(text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.input_octets(p_attempt_id text) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+  return (
+    select
+      octet_length(i.input) + coalesce(
+        (
+          select sum(octet_length(o.output))
+          from ql.workflow_ancestor as w
+          join ql.step_output as o on o.run_id = a.run_id and o.step_key = w.ancestor_key
+          where w.workflow_id = r.target_id and w.step_key = a.step_key and w.distance = 1
+        ),
+        0
+      )
+    from ql.task_attempt as a
+    join ql.run as r on r.run_id = a.run_id
+    join ql.run_input as i on i.run_id = a.run_id
+    where a.attempt_id = p_attempt_id
+  );
+end;
+$$;
+
+ALTER FUNCTION ql.input_octets(p_attempt_id text) OWNER TO ql_migrator;
+
+--
+-- Name: input_text(text); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.input_text(p_attempt_id text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+  return (
+    select
+      '{"input":' || i.input || ',"needs":{' || coalesce(
+        (
+          select string_agg(
+            to_jsonb(w.ancestor_key)::text || ':' || coalesce(o.output, 'null'),
+            ',' order by w.ancestor_key
+          )
+          from ql.workflow_ancestor as w
+          left join ql.step_output as o on o.run_id = a.run_id and o.step_key = w.ancestor_key
+          where w.workflow_id = r.target_id and w.step_key = a.step_key and w.distance = 1
+        ),
+        ''
+      ) || '}}'
+    from ql.task_attempt as a
+    join ql.run as r on r.run_id = a.run_id
+    join ql.run_input as i on i.run_id = a.run_id
+    where a.attempt_id = p_attempt_id
+  );
+end;
+$$;
+
+ALTER FUNCTION ql.input_text(p_attempt_id text) OWNER TO ql_migrator;
 
 --
 -- Name: insert_run(text, text, text, text, text, text, text, text, bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -1679,7 +1801,9 @@ begin
   into v_attempt_ids, v_run_ids
   from unnest(p_commands) as c  -- sorted by attempt
   where c.code is null;
-  return ql.refuse_others(p_commands, ql.lock_attempts(v_attempt_ids, v_run_ids), 'contended');
+  return ql.refuse_strangers(
+    ql.refuse_others(p_commands, ql.lock_attempts(v_attempt_ids, v_run_ids), 'contended')
+  );
 end;
 $$;
 
@@ -2377,7 +2501,8 @@ begin
       row(
         c.position, c.attempt_id, c.run_id, c.fence, c.token_digest, c.identity, c.how,
         c.exit_code, c.output, c.error, c.reason,
-        coalesce(c.code, case when not c.attempt_id = any(p_attempt_ids) then p_code end)
+        coalesce(c.code, case when not c.attempt_id = any(p_attempt_ids) then p_code end),
+        c.worker_id
       )::ql.command
     from unnest(p_commands) as c
     order by c.attempt_id collate "C", c.position
@@ -2386,6 +2511,37 @@ end;
 $$;
 
 ALTER FUNCTION ql.refuse_others(p_commands ql.command[], p_attempt_ids text[], p_code text) OWNER TO ql_migrator;
+
+--
+-- Name: refuse_strangers(ql.command[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.refuse_strangers(p_commands ql.command[]) RETURNS ql.command[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+  if not exists (select from unnest(p_commands) as c where c.worker_id is not null) then
+    return p_commands;  -- it came by no ingress
+  end if;
+  return ql.refuse_others(p_commands, array(
+    select c.attempt_id
+    from unnest(p_commands) as c
+    where c.code is null
+      and (
+        c.worker_id is null
+        or c.worker_id = (
+          select o.worker_id
+          from ql.attempt_offer as o
+          where o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
+        )
+      )
+  ), 'QL410');
+end;
+$$;
+
+ALTER FUNCTION ql.refuse_strangers(p_commands ql.command[]) OWNER TO ql_migrator;
 
 --
 -- Name: retry_runs(text[]); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -2678,6 +2834,40 @@ end;
 $$;
 
 ALTER FUNCTION ql.wait_run(p_run_id text) OWNER TO ql_migrator;
+
+--
+-- Name: work_waits(text, text, jsonb); Type: FUNCTION; Schema: ql; Owner: ql_migrator
+--
+
+CREATE FUNCTION ql.work_waits(p_queue text, p_run_id text, p_offers jsonb) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+  return exists (
+    select
+    from jsonb_array_elements(p_offers) as o (value)
+    where exists (
+      select from ql.attempt_offer as m where m.offer_id = o.value ->> 'offer_id'
+    )
+  )
+  or case
+    when p_run_id is null then exists (
+      select
+      from ql.task_attempt as a
+      where a.queue = p_queue and a.offer_at_ms is not null
+    )
+    else exists (
+      select
+      from ql.task_attempt as a
+      where a.run_id = p_run_id and a.queue = p_queue and a.offer_at_ms is not null
+    )
+  end;
+end;
+$$;
+
+ALTER FUNCTION ql.work_waits(p_queue text, p_run_id text, p_offers jsonb) OWNER TO ql_migrator;
 
 --
 -- Name: write_events(ql.effect[], bigint[], bigint); Type: FUNCTION; Schema: ql; Owner: ql_migrator
@@ -3128,6 +3318,27 @@ $$;
 ALTER FUNCTION ql_operator.declare_stopped(p_attempt_id text, p_reason text, p_actor text, p_follow text) OWNER TO ql_authority;
 
 --
+-- Name: drain_worker(text); Type: FUNCTION; Schema: ql_operator; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_operator.drain_worker(p_worker_id text) RETURNS TABLE(worker_id text, status text, outcome text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '1s'
+    AS $$
+begin
+  perform ql.assert_read_committed();
+  return query select * from ql.drain_session(p_worker_id, 1);
+end;
+$$;
+
+ALTER FUNCTION ql_operator.drain_worker(p_worker_id text) OWNER TO ql_authority;
+
+--
 -- Name: fire_trigger(text, text, text); Type: FUNCTION; Schema: ql_operator; Owner: ql_authority
 --
 
@@ -3269,6 +3480,72 @@ end;
 $$;
 
 ALTER FUNCTION ql_operator.resume_trigger(p_package_key text, p_trigger_key text) OWNER TO ql_authority;
+
+--
+-- Name: undrain_worker(text); Type: FUNCTION; Schema: ql_operator; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_operator.undrain_worker(p_worker_id text) RETURNS TABLE(worker_id text, status text, outcome text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '1s'
+    AS $$
+begin
+  perform ql.assert_read_committed();
+  return query select * from ql.drain_session(p_worker_id, 0);
+end;
+$$;
+
+ALTER FUNCTION ql_operator.undrain_worker(p_worker_id text) OWNER TO ql_authority;
+
+--
+-- Name: purge_audit(bigint, integer); Type: FUNCTION; Schema: ql_retention; Owner: ql_retention
+--
+
+CREATE FUNCTION ql_retention.purge_audit(p_before_ms bigint, p_limit integer) RETURNS TABLE(purged bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '1s'
+    AS $$
+begin
+  perform ql.assert_read_committed();
+  if p_before_ms is null then
+    raise exception 'a time is needed' using errcode = 'QL400';
+  end if;
+  if p_limit is null or p_limit not between 1 and 4096 then
+    raise exception 'a page has 1 to 4096 rows, not %', p_limit using errcode = 'QL400';
+  end if;
+  return query
+  with gone as (
+    delete from ql.worker_audit as u
+    where (u.minute_ms, u.worker_id, u.route, u.certificate) in (
+      select
+        o.minute_ms,
+        o.worker_id,
+        o.route,
+        o.certificate
+      from ql.worker_audit as o
+      where o.minute_ms < p_before_ms
+        and exists (select from ql.worker_audit as n where n.minute_ms > o.minute_ms)
+      order by o.minute_ms, o.worker_id, o.route, o.certificate
+      limit p_limit
+    )
+    returning u.minute_ms
+  )
+  select count(*)
+  from gone;
+end;
+$$;
+
+ALTER FUNCTION ql_retention.purge_audit(p_before_ms bigint, p_limit integer) OWNER TO ql_retention;
 
 --
 -- Name: purge_runs(bigint, integer); Type: FUNCTION; Schema: ql_retention; Owner: ql_retention
@@ -4388,23 +4665,9 @@ begin
   perform ql.assert_read_committed();
   return query
   select
-    a.attempt_id,
-    '{"input":' || i.input || ',"needs":{' || coalesce(
-      (
-        select string_agg(
-          to_jsonb(w.ancestor_key)::text || ':' || coalesce(o.output, 'null'),
-          ',' order by w.ancestor_key
-        )
-        from ql.workflow_ancestor as w
-        left join ql.step_output as o on o.run_id = a.run_id and o.step_key = w.ancestor_key
-        where w.workflow_id = r.target_id and w.step_key = a.step_key and w.distance = 1
-      ),
-      ''
-    ) || '}}'
+    l.attempt_id,
+    ql.input_text(l.attempt_id)
   from ql.attempt_lease as l
-  join ql.task_attempt as a on a.attempt_id = l.attempt_id
-  join ql.run as r on r.run_id = a.run_id
-  join ql.run_input as i on i.run_id = a.run_id
   where l.attempt_id = p_attempt_id
     and l.status = 'leased'
     and l.token_digest = ql.sha256_hex(p_token);
@@ -4412,6 +4675,108 @@ end;
 $$;
 
 ALTER FUNCTION ql_worker.attempt_input(p_attempt_id text, p_token text) OWNER TO ql_authority;
+
+--
+-- Name: attempt_inputs(text); Type: FUNCTION; Schema: ql_worker; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_worker.attempt_inputs(p_commands text) RETURNS TABLE(attempt_id text, outcome text, code text, input text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET lock_timeout TO '1s'
+    AS $$
+declare
+  v_commands ql.command[] := ql.refuse_strangers(ql.expand_commands(p_commands, 'inputs'));
+begin
+  perform ql.assert_read_committed();
+  v_commands := ql.refuse_others(v_commands, array(
+    select c.attempt_id
+    from unnest(v_commands) as c
+    join ql.attempt_lease as l on l.attempt_id = c.attempt_id
+    where c.code is null
+      and l.status = 'leased'
+      and l.fence = c.fence
+      and l.token_digest = c.token_digest
+  ), 'QL410');
+  v_commands := ql.refuse_others(v_commands, array(
+    select s.attempt_id
+    from (
+      select
+        c.attempt_id,
+        c.position,
+        sum(ql.input_octets(c.attempt_id)) over (
+          order by c.position rows between unbounded preceding and 1 preceding
+        ) as octets_before
+      from unnest(v_commands) as c
+      where c.code is null
+    ) as s
+    where coalesce(s.octets_before, 0) < 2097152
+  ), 'contended');
+  return query
+  select
+    w.attempt_id,
+    w.outcome,
+    w.code,
+    case when w.outcome = 'applied' then ql.input_text(w.attempt_id) end
+  from ql.answers(v_commands) with ordinality as w (attempt_id, outcome, code, position)
+  order by w.position;
+end;
+$$;
+
+ALTER FUNCTION ql_worker.attempt_inputs(p_commands text) OWNER TO ql_authority;
+
+--
+-- Name: attempt_standing(text); Type: FUNCTION; Schema: ql_worker; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_worker.attempt_standing(p_commands text) RETURNS TABLE(attempt_id text, outcome text, code text, status text, lease_status text, expires_at_ms bigint, run_id text, step_key text, number bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET lock_timeout TO '1s'
+    AS $$
+declare
+  v_commands ql.command[] := ql.refuse_strangers(ql.expand_commands(p_commands, 'standing'));
+begin
+  perform ql.assert_read_committed();
+  v_commands := ql.refuse_others(v_commands, array(
+    select c.attempt_id
+    from unnest(v_commands) as c
+    join ql.attempt_offer as o
+      on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
+    where c.code is null and o.token_digest = c.token_digest
+  ), 'QL410');
+  return query
+  select
+    w.attempt_id,
+    w.outcome,
+    w.code,
+    a.status,
+    -- a lease that somebody else has now is one that this fence gave back
+    case when l.status = 'leased' and l.fence <> c.fence then 'released' else l.status end,
+    case when l.status = 'leased' and l.fence = c.fence then l.expires_at_ms end,
+    a.run_id,
+    a.step_key,
+    a.number
+  from ql.answers(v_commands) with ordinality as w (attempt_id, outcome, code, position)
+  left join unnest(v_commands) as c
+    on c.attempt_id = w.attempt_id and c.code is null and w.outcome = 'applied'
+  left join ql.task_attempt as a on a.attempt_id = c.attempt_id
+  left join ql.attempt_lease as l on l.attempt_id = c.attempt_id
+  order by w.position;
+end;
+$$;
+
+ALTER FUNCTION ql_worker.attempt_standing(p_commands text) OWNER TO ql_authority;
 
 --
 -- Name: attest_attempts(text); Type: FUNCTION; Schema: ql_worker; Owner: ql_authority
@@ -4478,6 +4843,40 @@ $$;
 ALTER FUNCTION ql_worker.attest_attempts(p_commands text) OWNER TO ql_authority;
 
 --
+-- Name: audit_worker(text, text, text); Type: FUNCTION; Schema: ql_worker; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_worker.audit_worker(p_worker_id text, p_route text, p_certificate text) RETURNS TABLE(minute_ms bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '1s'
+    AS $$
+declare
+  v_now bigint := ql.now_ms();
+  v_minute bigint := v_now - v_now % 60000;
+begin
+  perform ql.assert_read_committed();
+  if coalesce(length(p_worker_id), 0) not between 1 and 36
+    or coalesce(length(p_route), 0) not between 1 and 64
+    or coalesce(length(p_certificate), 0) not between 1 and 64
+  then
+    raise exception 'an audit row has a worker, a route and a certificate'
+      using errcode = 'QL400';
+  end if;
+  insert into ql.worker_audit (minute_ms, worker_id, route, certificate, first_at_ms)
+  values (v_minute, p_worker_id, p_route, p_certificate, v_now)
+  on conflict do nothing;
+  return query select v_minute;
+end;
+$$;
+
+ALTER FUNCTION ql_worker.audit_worker(p_worker_id text, p_route text, p_certificate text) OWNER TO ql_authority;
+
+--
 -- Name: end_session(text, text); Type: FUNCTION; Schema: ql_worker; Owner: ql_authority
 --
 
@@ -4515,6 +4914,47 @@ $$;
 ALTER FUNCTION ql_worker.end_session(p_worker_id text, p_session_id text) OWNER TO ql_authority;
 
 --
+-- Name: heartbeat_worker(text, text); Type: FUNCTION; Schema: ql_worker; Owner: ql_authority
+--
+
+CREATE FUNCTION ql_worker.heartbeat_worker(p_worker_id text, p_session_id text) RETURNS TABLE(worker_id text, session_id text, generation bigint, status text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET lock_timeout TO '1s'
+    AS $$
+declare
+  v_now bigint := ql.now_ms();
+begin
+  perform ql.assert_read_committed();
+  update ql.worker_session as w
+  set
+    seen_at_ms = v_now,
+    expires_at_ms = v_now + 60000
+  where w.worker_id = p_worker_id
+    and w.session_id = p_session_id
+    and w.status <> 'offline';
+
+  return query
+  select
+    w.worker_id,
+    w.session_id,
+    w.generation,
+    w.status
+  from ql.worker_session as w
+  where w.worker_id = p_worker_id;
+  if not found then
+    raise exception 'no worker %', p_worker_id using errcode = 'QL404';
+  end if;
+end;
+$$;
+
+ALTER FUNCTION ql_worker.heartbeat_worker(p_worker_id text, p_session_id text) OWNER TO ql_authority;
+
+--
 -- Name: lease_attempts(text, text, text, text, bigint, text); Type: FUNCTION; Schema: ql_worker; Owner: ql_authority
 --
 
@@ -4530,6 +4970,7 @@ CREATE FUNCTION ql_worker.lease_attempts(p_worker_id text, p_session_id text, p_
     AS $$
 declare
   v_session ql.worker_session;
+  v_waits boolean;
   v_offers jsonb := ql.command_list(p_offers);
   v_offer_ids text[];
   v_digests text[];
@@ -4538,8 +4979,13 @@ declare
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_session := ql.hold_session(p_worker_id, p_session_id);
   perform ql.check_offers(v_offers, p_lease_ms);
+  -- who asks and nothing waits is only looked at: idle workers write nothing
+  v_waits := ql.work_waits(p_queue, p_run_id, v_offers);
+  v_session := ql.hold_session(p_worker_id, p_session_id, v_waits);
+  if not v_waits then
+    return;
+  end if;
 
   -- an offer that was made before is a replay, whatever became of it
   select
@@ -4645,23 +5091,24 @@ begin
 
   insert into ql.worker_session as w (
     worker_id, session_id, generation, status, queues, slots, self_fencing, grace_ms,
-    registered_at_ms, expires_at_ms
+    registered_at_ms, expires_at_ms, seen_at_ms
   )
   values (
     p_worker_id, p_session_id, 1, 'online', p_queues, p_slots, p_self_fencing, p_grace_ms,
-    v_now, v_now + 300000
+    v_now, v_now + 300000, v_now
   )
   on conflict on constraint worker_session_pkey do update
   set
     session_id = excluded.session_id,
     generation = w.generation + 1,
-    status = excluded.status,
+    status = case when w.drain_requested_at_ms is null then 'online' else 'draining' end,
     queues = excluded.queues,
     slots = excluded.slots,
     self_fencing = excluded.self_fencing,
     grace_ms = excluded.grace_ms,
     registered_at_ms = excluded.registered_at_ms,
-    expires_at_ms = excluded.expires_at_ms
+    expires_at_ms = excluded.expires_at_ms,
+    seen_at_ms = excluded.seen_at_ms
   where w.session_id <> excluded.session_id;
 
   return query
@@ -4696,6 +5143,7 @@ declare
 begin
   perform ql.assert_read_committed();
   perform ql.check_offers('[]', p_lease_ms);
+  v_commands := ql.refuse_strangers(v_commands);
   v_commands := ql.refuse_others(v_commands, array(
     select c.attempt_id
     from unnest(v_commands) as c
@@ -7638,6 +8086,55 @@ UNION ALL
 ALTER VIEW ql.violation OWNER TO ql_migrator;
 
 --
+-- Name: worker_audit; Type: TABLE; Schema: ql; Owner: ql_migrator
+--
+
+CREATE TABLE ql.worker_audit (
+    minute_ms bigint NOT NULL,
+    worker_id text NOT NULL COLLATE pg_catalog."C",
+    route text NOT NULL COLLATE pg_catalog."C",
+    certificate text NOT NULL COLLATE pg_catalog."C",
+    first_at_ms bigint NOT NULL
+);
+
+ALTER TABLE ql.worker_audit OWNER TO ql_migrator;
+
+--
+-- Name: worker_audit_log; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.worker_audit_log AS
+ SELECT minute_ms,
+    worker_id,
+    route,
+    certificate,
+    first_at_ms
+   FROM ql.worker_audit u;
+
+ALTER VIEW ql.worker_audit_log OWNER TO ql_migrator;
+
+--
+-- Name: worker_hold; Type: VIEW; Schema: ql; Owner: ql_migrator
+--
+
+CREATE VIEW ql.worker_hold AS
+ SELECT l.worker_id,
+    l.run_id,
+    l.attempt_id,
+    a.step_key,
+    a.number,
+    a.status,
+    l.fence,
+    l.expires_at_ms,
+    l.leased_at_ms
+   FROM ((ql.run r
+     CROSS JOIN ql.task_attempt a)
+     CROSS JOIN ql.attempt_lease l)
+  WHERE ((r.finished_at_ms IS NULL) AND (a.run_id = r.run_id) AND (a.finished_at_ms IS NULL) AND (l.attempt_id = a.attempt_id) AND (l.status = 'leased'::text));
+
+ALTER VIEW ql.worker_hold OWNER TO ql_migrator;
+
+--
 -- Name: worker_state; Type: VIEW; Schema: ql; Owner: ql_migrator
 --
 
@@ -7649,7 +8146,10 @@ CREATE VIEW ql.worker_state AS
     queues,
     slots,
     self_fencing,
-    registered_at_ms
+    registered_at_ms,
+    seen_at_ms,
+    expires_at_ms,
+    drain_requested_at_ms
    FROM ql.worker_session w;
 
 ALTER VIEW ql.worker_state OWNER TO ql_migrator;
@@ -7828,6 +8328,13 @@ ALTER TABLE ONLY ql.trigger_run
 
 ALTER TABLE ONLY ql.trigger_schedule
     ADD CONSTRAINT trigger_schedule_pkey PRIMARY KEY (package_key, trigger_key);
+
+--
+-- Name: worker_audit worker_audit_pkey; Type: CONSTRAINT; Schema: ql; Owner: ql_migrator
+--
+
+ALTER TABLE ONLY ql.worker_audit
+    ADD CONSTRAINT worker_audit_pkey PRIMARY KEY (minute_ms, worker_id, route, certificate);
 
 --
 -- Name: worker_session worker_session_pkey; Type: CONSTRAINT; Schema: ql; Owner: ql_migrator
@@ -8256,6 +8763,13 @@ REVOKE ALL ON FUNCTION ql.derived_id(p_prefix text, VARIADIC p_parts text[]) FRO
 GRANT ALL ON FUNCTION ql.derived_id(p_prefix text, VARIADIC p_parts text[]) TO ql_authority;
 
 --
+-- Name: FUNCTION drain_session(p_worker_id text, p_drains integer); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.drain_session(p_worker_id text, p_drains integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.drain_session(p_worker_id text, p_drains integer) TO ql_authority;
+
+--
 -- Name: FUNCTION effect_counts(p_run_ids text[], p_effects ql.effect[]); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -8351,11 +8865,23 @@ GRANT UPDATE(registered_at_ms) ON TABLE ql.worker_session TO ql_authority;
 GRANT UPDATE(expires_at_ms) ON TABLE ql.worker_session TO ql_authority;
 
 --
--- Name: FUNCTION hold_session(p_worker_id text, p_session_id text); Type: ACL; Schema: ql; Owner: ql_migrator
+-- Name: COLUMN worker_session.seen_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
-REVOKE ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text) TO ql_authority;
+GRANT UPDATE(seen_at_ms) ON TABLE ql.worker_session TO ql_authority;
+
+--
+-- Name: COLUMN worker_session.drain_requested_at_ms; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT UPDATE(drain_requested_at_ms) ON TABLE ql.worker_session TO ql_authority;
+
+--
+-- Name: FUNCTION hold_session(p_worker_id text, p_session_id text, p_lock boolean); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text, p_lock boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text, p_lock boolean) TO ql_authority;
 
 --
 -- Name: FUNCTION hold_triggers(p_package_key text, p_trigger_key text); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -8363,6 +8889,20 @@ GRANT ALL ON FUNCTION ql.hold_session(p_worker_id text, p_session_id text) TO ql
 
 REVOKE ALL ON FUNCTION ql.hold_triggers(p_package_key text, p_trigger_key text) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.hold_triggers(p_package_key text, p_trigger_key text) TO ql_authority;
+
+--
+-- Name: FUNCTION input_octets(p_attempt_id text); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.input_octets(p_attempt_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.input_octets(p_attempt_id text) TO ql_authority;
+
+--
+-- Name: FUNCTION input_text(p_attempt_id text); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.input_text(p_attempt_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.input_text(p_attempt_id text) TO ql_authority;
 
 --
 -- Name: FUNCTION insert_run(p_run_id text, p_package_key text, p_kind text, p_target_key text, p_run_key text, p_input_digest text, p_retry_of_run_id text, p_trigger_key text, p_scheduled_at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
@@ -8526,6 +9066,13 @@ REVOKE ALL ON FUNCTION ql.refuse_others(p_commands ql.command[], p_attempt_ids t
 GRANT ALL ON FUNCTION ql.refuse_others(p_commands ql.command[], p_attempt_ids text[], p_code text) TO ql_authority;
 
 --
+-- Name: FUNCTION refuse_strangers(p_commands ql.command[]); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.refuse_strangers(p_commands ql.command[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.refuse_strangers(p_commands ql.command[]) TO ql_authority;
+
+--
 -- Name: FUNCTION retry_runs(p_run_ids text[]); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -8589,6 +9136,13 @@ REVOKE ALL ON FUNCTION ql.wait_run(p_run_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql.wait_run(p_run_id text) TO ql_authority;
 
 --
+-- Name: FUNCTION work_waits(p_queue text, p_run_id text, p_offers jsonb); Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+REVOKE ALL ON FUNCTION ql.work_waits(p_queue text, p_run_id text, p_offers jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql.work_waits(p_queue text, p_run_id text, p_offers jsonb) TO ql_authority;
+
+--
 -- Name: FUNCTION write_events(p_effects ql.effect[], p_versions bigint[], p_at_ms bigint); Type: ACL; Schema: ql; Owner: ql_migrator
 --
 
@@ -8638,6 +9192,13 @@ REVOKE ALL ON FUNCTION ql_operator.declare_stopped(p_attempt_id text, p_reason t
 GRANT ALL ON FUNCTION ql_operator.declare_stopped(p_attempt_id text, p_reason text, p_actor text, p_follow text) TO ql_operator;
 
 --
+-- Name: FUNCTION drain_worker(p_worker_id text); Type: ACL; Schema: ql_operator; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_operator.drain_worker(p_worker_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_operator.drain_worker(p_worker_id text) TO ql_operator;
+
+--
 -- Name: FUNCTION fire_trigger(p_package_key text, p_trigger_key text, p_run_key text); Type: ACL; Schema: ql_operator; Owner: ql_authority
 --
 
@@ -8664,6 +9225,20 @@ GRANT ALL ON FUNCTION ql_operator.release_fault(p_run_id text, p_stage text) TO 
 
 REVOKE ALL ON FUNCTION ql_operator.resume_trigger(p_package_key text, p_trigger_key text) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql_operator.resume_trigger(p_package_key text, p_trigger_key text) TO ql_operator;
+
+--
+-- Name: FUNCTION undrain_worker(p_worker_id text); Type: ACL; Schema: ql_operator; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_operator.undrain_worker(p_worker_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_operator.undrain_worker(p_worker_id text) TO ql_operator;
+
+--
+-- Name: FUNCTION purge_audit(p_before_ms bigint, p_limit integer); Type: ACL; Schema: ql_retention; Owner: ql_retention
+--
+
+REVOKE ALL ON FUNCTION ql_retention.purge_audit(p_before_ms bigint, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_retention.purge_audit(p_before_ms bigint, p_limit integer) TO ql_operator;
 
 --
 -- Name: FUNCTION purge_runs(p_before_ms bigint, p_limit integer); Type: ACL; Schema: ql_retention; Owner: ql_retention
@@ -8806,6 +9381,20 @@ REVOKE ALL ON FUNCTION ql_worker.attempt_input(p_attempt_id text, p_token text) 
 GRANT ALL ON FUNCTION ql_worker.attempt_input(p_attempt_id text, p_token text) TO ql_worker;
 
 --
+-- Name: FUNCTION attempt_inputs(p_commands text); Type: ACL; Schema: ql_worker; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_worker.attempt_inputs(p_commands text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_worker.attempt_inputs(p_commands text) TO ql_worker;
+
+--
+-- Name: FUNCTION attempt_standing(p_commands text); Type: ACL; Schema: ql_worker; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_worker.attempt_standing(p_commands text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_worker.attempt_standing(p_commands text) TO ql_worker;
+
+--
 -- Name: FUNCTION attest_attempts(p_commands text); Type: ACL; Schema: ql_worker; Owner: ql_authority
 --
 
@@ -8813,11 +9402,25 @@ REVOKE ALL ON FUNCTION ql_worker.attest_attempts(p_commands text) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql_worker.attest_attempts(p_commands text) TO ql_worker;
 
 --
+-- Name: FUNCTION audit_worker(p_worker_id text, p_route text, p_certificate text); Type: ACL; Schema: ql_worker; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_worker.audit_worker(p_worker_id text, p_route text, p_certificate text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_worker.audit_worker(p_worker_id text, p_route text, p_certificate text) TO ql_worker;
+
+--
 -- Name: FUNCTION end_session(p_worker_id text, p_session_id text); Type: ACL; Schema: ql_worker; Owner: ql_authority
 --
 
 REVOKE ALL ON FUNCTION ql_worker.end_session(p_worker_id text, p_session_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION ql_worker.end_session(p_worker_id text, p_session_id text) TO ql_worker;
+
+--
+-- Name: FUNCTION heartbeat_worker(p_worker_id text, p_session_id text); Type: ACL; Schema: ql_worker; Owner: ql_authority
+--
+
+REVOKE ALL ON FUNCTION ql_worker.heartbeat_worker(p_worker_id text, p_session_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION ql_worker.heartbeat_worker(p_worker_id text, p_session_id text) TO ql_worker;
 
 --
 -- Name: FUNCTION lease_attempts(p_worker_id text, p_session_id text, p_queue text, p_offers text, p_lease_ms bigint, p_run_id text); Type: ACL; Schema: ql_worker; Owner: ql_authority
@@ -9833,6 +10436,27 @@ GRANT SELECT ON TABLE ql.trigger_state TO ql_reader;
 
 GRANT SELECT ON TABLE ql.violation TO ql_authority;
 GRANT SELECT ON TABLE ql.violation TO ql_reader;
+
+--
+-- Name: TABLE worker_audit; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT,INSERT ON TABLE ql.worker_audit TO ql_authority;
+GRANT SELECT,DELETE ON TABLE ql.worker_audit TO ql_retention;
+
+--
+-- Name: TABLE worker_audit_log; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.worker_audit_log TO ql_authority;
+GRANT SELECT ON TABLE ql.worker_audit_log TO ql_reader;
+
+--
+-- Name: TABLE worker_hold; Type: ACL; Schema: ql; Owner: ql_migrator
+--
+
+GRANT SELECT ON TABLE ql.worker_hold TO ql_authority;
+GRANT SELECT ON TABLE ql.worker_hold TO ql_reader;
 
 --
 -- Name: TABLE worker_state; Type: ACL; Schema: ql; Owner: ql_migrator

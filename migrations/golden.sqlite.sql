@@ -438,6 +438,15 @@ CREATE TABLE trigger_schedule (
   )
 ) strict, without rowid;
 
+CREATE TABLE worker_audit (
+  minute_ms integer not null,
+  worker_id text not null,
+  route text not null,
+  certificate text not null,  -- its serial number
+  first_at_ms integer not null,
+  primary key (minute_ms, worker_id, route, certificate)
+) strict, without rowid;
+
 CREATE TABLE worker_session (
   worker_id text primary key,
   -- moves
@@ -450,6 +459,8 @@ CREATE TABLE worker_session (
   grace_ms integer not null,
   registered_at_ms integer not null,
   expires_at_ms integer not null,
+  seen_at_ms integer,
+  drain_requested_at_ms integer,  -- an operator wants it to lease nothing more
   constraint session_status_is_known check (status in ('online', 'draining', 'offline')),
   constraint slots_within_bounds check (slots between 1 and 1024)
 ) strict, without rowid;
@@ -765,6 +776,30 @@ end;
 CREATE TRIGGER trigger_schedule_keeps before update of package_key, trigger_key on trigger_schedule
 begin
   select raise(abort, 'QL500 a schedule keeps its key');
+end;
+
+CREATE TRIGGER worker_audit_is_new before insert on worker_audit
+when exists (
+  select 1
+  from worker_audit as x
+  where x.minute_ms = new.minute_ms
+    and x.worker_id = new.worker_id
+    and x.route = new.route
+    and x.certificate = new.certificate
+)
+begin
+  select raise(abort, 'QL409 worker_audit has this key already');
+end;
+
+CREATE TRIGGER worker_audit_keeps_its_newest before delete on worker_audit
+when not exists (select 1 from worker_audit as x where x.minute_ms > old.minute_ms)
+begin
+  select raise(abort, 'QL500 the newest minute of worker_audit stays');
+end;
+
+CREATE TRIGGER worker_audit_never_changes before update on worker_audit
+begin
+  select raise(abort, 'QL500 worker_audit is append-only');
 end;
 
 CREATE TRIGGER worker_session_keeps before update of worker_id on worker_session
@@ -2909,6 +2944,35 @@ where r.trigger_key is not null
       and m.open_at_ms is not null
   );
 
+CREATE VIEW worker_audit_log as
+select
+  u.minute_ms,
+  u.worker_id,
+  u.route,
+  u.certificate,
+  u.first_at_ms
+from worker_audit as u;
+
+CREATE VIEW worker_hold as
+select
+  l.worker_id,
+  l.run_id,
+  l.attempt_id,
+  a.step_key,
+  a.number,
+  a.status,
+  l.fence,
+  l.expires_at_ms,
+  l.leased_at_ms
+from run as r
+cross join task_attempt as a
+cross join attempt_lease as l
+where r.finished_at_ms is null
+  and a.run_id = r.run_id
+  and a.finished_at_ms is null
+  and l.attempt_id = a.attempt_id
+  and l.status = 'leased';
+
 CREATE VIEW worker_state as
 select
   w.worker_id,
@@ -2918,5 +2982,8 @@ select
   w.queues,
   w.slots,
   w.self_fencing,
-  w.registered_at_ms
+  w.registered_at_ms,
+  w.seen_at_ms,
+  w.expires_at_ms,
+  w.drain_requested_at_ms
 from worker_session as w;

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qinglong_sql.canonical import canonical
-from qinglong_sql.errors import QinglongError
+from qinglong_sql.errors import NotReady, QinglongError
 from qinglong_sql.holding import Held, Phase
 from qinglong_sql.leftover import Leftovers
 from qinglong_sql.limits import LEASE_RENEWALS, WORKER_BATCH
-from qinglong_sql.store import Call, Row, Store
+from qinglong_sql.port import Port, Shut
+from qinglong_sql.store import Call, Row
 from qinglong_sql.workplace import End, Gone
 
 # Runs what is said, then frontier and task admission of the runs named, then what is offered, all
@@ -38,7 +39,7 @@ class Command:
         """At most WORKER_BATCH attempts a call."""
         return [self._call(batch) for batch in self._batches()]
 
-    def alone(self, store: Store) -> tuple[list[Row], Exception | None]:
+    def alone(self, port: Port) -> tuple[list[Row], Exception | None]:
         """Send it by itself; the answers, which were done, and the first error.
 
         A batch that breaks a promise is sent again one by one, so that one attempt cannot hold up
@@ -51,7 +52,10 @@ class Command:
             batch = batches.pop(0)
             step, params = self._call(batch)
             try:
-                rows += store.call(step, **params)
+                rows += port.call(step, **params)
+            except (Shut, NotReady) as error:  # of whatever is asked
+                first = first or error
+                break
             except QinglongError as error:
                 if len(batch) > 1:
                     batches += [[one] for one in batch]
@@ -70,6 +74,11 @@ class Command:
             if held.attempt_id in found:
                 self.take(held, found[held.attempt_id])
         return list(found.values())
+
+    def unsure(self) -> None:
+        """Of starts without an answer: they may have been committed."""
+        for held in self.held:
+            held.start_unsure = held.start_unsure or held.phase == "waiting"
 
     def _batches(self) -> list[Sequence[Held]]:
         return [self.held[at : at + WORKER_BATCH] for at in range(0, len(self.held), WORKER_BATCH)]

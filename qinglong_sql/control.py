@@ -14,7 +14,7 @@ from qinglong_sql.clock_watch import ClockWatch
 from qinglong_sql.control_boot import BootFailed, Done, Interrupted, Step, boot, recover
 from qinglong_sql.control_cycle import Coordinator, Meter, Rounds, Words
 from qinglong_sql.control_log import Log
-from qinglong_sql.control_stop import Owner, stop_all
+from qinglong_sql.control_stop import Ending, Owner, stop_all
 from qinglong_sql.fence import Fence
 from qinglong_sql.scheduler import CLUSTER, cancellation_cycle, scheduler_cycle
 from qinglong_sql.settings import ControlSettings
@@ -71,14 +71,6 @@ class Parts:
     watch: Callable[[Any], ClockWatch | None] = lambda store: None
     applications: Sequence[Application] = ()
     lifecycle: Callable[..., Lifecycle] = Lifecycle
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How it ended: why the fence tripped, if it did, and which parts were late."""
-
-    tripped: str
-    late: tuple[str, ...]
 
 
 class Control:

@@ -9,15 +9,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from qinglong_sql.control_log import Log
 from qinglong_sql.control_stop import Owner
 from qinglong_sql.errors import NotReady
 from qinglong_sql.fence import Fence
-from qinglong_sql.scheduler import Pages
-from qinglong_sql.stage import STAGES, run_stage
 from qinglong_sql.store import Store
+
+if TYPE_CHECKING:
+    from qinglong_sql.scheduler import Pages
 
 LISTEN_S = 0.05  # how soon a stop ends the wait for a step
 T = TypeVar("T")
@@ -112,12 +113,14 @@ def bounded(work: Callable[[], T], within_s: float, asked: threading.Event, name
     return outcome[0]
 
 
-def recover(store: Store, pages: Pages, asked: threading.Event) -> str:
+def recover(store: Store, pages: "Pages", asked: threading.Event) -> str:
     """Passes of recovery until nothing that is safe to do is left; in words what they did.
 
     What others hold, what waits for evidence and what raised is not outstanding: the one is theirs,
     and the rest comes back when it is due. Raises what the store and the stages raise.
     """
+    from qinglong_sql.stage import STAGES, run_stage  # the ingress boots without what decides
+
     size, most = pages.recovery
     moved = 0
     for passes in count(1):

@@ -4,6 +4,7 @@ One line a cycle that did something, none for an idle one, and trouble that repe
 """
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -11,10 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
-from qinglong_sql.scheduler import Cycle
-from qinglong_sql.stage import Tally
+if TYPE_CHECKING:  # the ingress has the same log, and nothing that decides
+    from qinglong_sql.scheduler import Cycle
+    from qinglong_sql.stage import Tally
 
 Form = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -61,7 +63,7 @@ class Log:
             self._out.write(line.encode("utf-8", "backslashreplace").decode() + os.linesep)
             self._out.flush()
 
-    def cycle(self, lifecycle: str, cycle: Cycle, seconds: float) -> None:
+    def cycle(self, lifecycle: str, cycle: "Cycle", seconds: float) -> None:
         """A cycle that came to its end, if it did something."""
         did = {name: tally for name, tally in cycle.tallies.items() if _did(tally)}
         if not did:
@@ -95,15 +97,27 @@ class Log:
             self.say("info", "well", f"{source}: it works again", source=source)
 
 
-def _did(tally: Tally) -> bool:
+def _did(tally: "Tally") -> bool:
     return bool(tally.applied or tally.faulted)
 
 
-def _counts(tally: Tally) -> Mapping[str, int]:
+def _counts(tally: "Tally") -> Mapping[str, int]:
     return {name: count for name in COUNTED if (count := getattr(tally, name))}
 
 
-def _words(tally: Tally) -> str:
+def _words(tally: "Tally") -> str:
     more = [f"{tally.effects} effects"] * bool(tally.effects)
     more += [f"{tally.faulted} FAULTED, see `qinglong-sql status`"] * bool(tally.faulted)
     return f"{tally.applied}{f' ({chr(44).join(more)})' if more else ''}"
+
+
+def speak_through(log: Log) -> None:
+    """What a pool of connections tells of its own accord is for who looks closely."""
+
+    class Forward(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            log.say("debug", "pool", record.getMessage())
+
+    for name in ("psycopg", "psycopg.pool"):
+        logger: Any = logging.getLogger(name)
+        logger.handlers, logger.propagate = [Forward()], False

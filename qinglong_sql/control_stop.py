@@ -20,6 +20,14 @@ class Owner:
     stop: Callable[[float], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How it ended: why the fence tripped, if it did, and which parts were late."""
+
+    tripped: str
+    late: tuple[str, ...]
+
+
 def stop_all(began: Sequence[Owner], log: Log, words: Callable[[BaseException], str]) -> list[str]:
     """Stop in reverse order; the names of those that did not end as they should."""
     late = []

@@ -14,6 +14,7 @@ from qinglong_sql.clock_watch import ClockWatch
 from qinglong_sql.errors import Malformed, NotReady
 from qinglong_sql.execution import boottime_ms
 from qinglong_sql.limits import IDLE_STANDALONE_MS, LOCAL_PAUSE_MS, PAGE_SIZE
+from qinglong_sql.port import Port
 from qinglong_sql.scheduler import STANDALONE, Cycle, Pages, StageFailed, Turn, local_cycle
 from qinglong_sql.stage import STAGES
 from qinglong_sql.store import Call, Row, Store
@@ -140,7 +141,7 @@ def _tick(
     return cycle, moved or cycle.applied, first
 
 
-def fusion(store: Store) -> Fuse | None:
+def fusion(store: Port) -> Fuse | None:
     """One transaction for what a tick says, and what follows from it, where a store has that.
 
     A run whose execution ended gets its frontier and its admissions with the report (DESIGN §6).

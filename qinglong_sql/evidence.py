@@ -128,7 +128,7 @@ def _read(path: Path) -> dict[str, Any] | None:
             raise
         raise RecordBroken(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise RecordBroken(f"{path}: {error}") from error
+        raise RecordBroken(f"{path}: not JSON") from error
     if not isinstance(record, dict):
         raise RecordBroken(f"{path}: not an object")
     return record
@@ -156,7 +156,7 @@ def read_receipt(folder: Path) -> Receipt | None:
     try:
         receipt = Receipt(**record)
     except TypeError as error:
-        raise RecordBroken(f"{folder}/receipt.json: {error}") from error
+        raise RecordBroken(f"{folder}/receipt.json: not one of ours") from error
     texts = (receipt.attempt, receipt.reason or "", receipt.error or "", receipt.exit or "exit:0")
     if (
         not all(isinstance(text, str) for text in texts)

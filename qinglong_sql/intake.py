@@ -1,10 +1,9 @@
 """How a worker comes to its attempts: session, offers, and a launcher behind each (DESIGN §9)."""
 
-import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,18 +11,34 @@ from qinglong_sql.canonical import canonical
 from qinglong_sql.errors import Fenced
 from qinglong_sql.execution import ForkServer, LaunchFailed, greet, prepare, start_forkserver
 from qinglong_sql.holding import Held, Offer, held_of_lease, load_offers, new_offer, save_offers
-from qinglong_sql.limits import LEASE_MARGIN_MIN_MS, WORKER_QUEUES
+from qinglong_sql.limits import WORKER_QUEUES
+from qinglong_sql.port import LEASE_SHARE, Port
 from qinglong_sql.room import full, room_in
-from qinglong_sql.store import Call, Row, Store
+from qinglong_sql.session import Session, Standing
+from qinglong_sql.store import Call, Row
 from qinglong_sql.workplace import End, spec_of, write_input
 
-# How long after a lease's end recovery waits: at least the launcher's margin.
-GRACE_MS = 2 * LEASE_MARGIN_MIN_MS
 BACK_OFF_MS = 1_000
 BACK_OFF_MAX_MS = 30_000
+QUEUES_A_TICK = 8  # of one that shares its door with others; they take turns
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is leased and how; see Worker. With a `run_id` of that run alone."""
+
+    queues: Sequence[str]
+    run_id: str | None
+    slots: int
+    lease_ms: int
+    offers: int
+    stop_grace_ms: int
+    inherited: Mapping[str, str]
+    base_dir: Path | None = None
+    steady: bool = False  # somebody looks after the session with `heartbeat`
 
 
 class Intake:
@@ -31,33 +46,22 @@ class Intake:
 
     def __init__(
         self,
-        store: Store,
+        port: Port,
         state_dir: Path,
         held: dict[str, Held],
-        *,
-        queues: Sequence[str],
-        run_id: str | None,
-        slots: int,
-        lease_ms: int,
-        offers: int,
-        stop_grace_ms: int,
-        inherited: Mapping[str, str],
+        terms: Terms,
         clock: Callable[[], int],
     ) -> None:
         self.forkserver: ForkServer | None = None
-        self._store = store
+        self._port = port
         self._state_dir = state_dir
         self._held = held
-        self._queues = list(queues)
-        self._run_id = run_id
-        self._slots = slots
-        self._lease_ms = lease_ms
-        self._offers = offers
-        self._stop_grace_ms = stop_grace_ms
-        self._inherited = dict(inherited)
+        self._terms = terms
+        self._queues = list(terms.queues)
+        self._lease_ms = terms.lease_ms
+        self._inherited = dict(terms.inherited)
         self._clock = clock
-        self._worker_id = ""
-        self._session_id = ""
+        self._session = Session(port, terms.slots, terms.steady, clock)
         self._pool: dict[str, list[Offer]] = {}  # by queue
         self._unsure: set[str] = set()  # queues whose last call was not answered
         self._repeated = False  # whether the last call repeats one that was not
@@ -70,7 +74,7 @@ class Intake:
 
         What an earlier one offered last is repeated: it may hold leases that nobody journaled.
         """
-        self._worker_id = worker_id
+        self._session.worker_id = worker_id
         self._pool = load_offers(self._state_dir)
         self._unsure = set(self._pool)
         with suppress(OSError):  # then the first launcher tells
@@ -85,7 +89,7 @@ class Intake:
         wanted = [*unsure, *queues][: max(len(queues), WORKER_QUEUES)]
         if sorted(wanted) != sorted(self._queues):
             self._queues = wanted
-            self._session_id = ""
+            self._session.forget()
             self._pool = {queue: self._pool[queue] for queue in wanted if queue in self._pool}
 
     def end(self) -> None:
@@ -93,9 +97,7 @@ class Intake:
         if self.forkserver:
             self.forkserver.close()
             self.forkserver = None
-        session_id, self._session_id = self._session_id, ""
-        if session_id:
-            self._store.call("end_session", p_worker_id=self._worker_id, p_session_id=session_id)
+        self._session.end()
 
     def reap(self) -> None:
         """Notice a fork server that died; its launchers go on without it."""
@@ -108,19 +110,24 @@ class Intake:
         free = self._wanted(free)
         if not free:
             return 0
-        if not self._session_id:
-            self._register()
-        got = 0
-        for _ in self._queues:
-            if got >= free:
+        self._session.begin(self._queues)
+        if self._session.drained(self._queues):
+            return 0
+        got, until_ms = 0, self._clock() + self._lease_ms // (2 * LEASE_SHARE)
+        for _ in self._queues[: QUEUES_A_TICK if self._terms.steady else None]:
+            if got >= free or self._clock() > until_ms:  # others wait to be renewed
                 break
             step, params = self._offer(free - got)
             try:
-                got += self.take(self._store.call(step, **params))
+                got += self.take(self._port.call(step, **params))
             except Fenced:  # the session is over: register anew with the next tick
-                self._session_id = ""
+                self._session.over()
                 raise
         return got
+
+    def heartbeat(self) -> Standing:
+        """Say that this worker is there, and hear what is wanted of it; see Session."""
+        return self._session.heartbeat(self._queues)
 
     def offer(self, free: int) -> list[Call]:
         """The call that leases at most `free` attempts of one queue; `take` takes its answer.
@@ -128,7 +135,8 @@ class Intake:
         None without a session, which a lease by itself begins. Raises OSError.
         """
         free = self._wanted(free)
-        return [self._offer(free)] if free and self._session_id else []
+        ready = free and self._session.id and not self._session.drained(self._queues)
+        return [self._offer(free)] if ready else []
 
     def covers_all(self) -> bool:
         """Whether one call asks every queue."""
@@ -157,28 +165,19 @@ class Intake:
 
         What is leased and given back would use up its claim returns on a full disk.
         """
-        free = max(0, min(self._offers, free))
+        free = max(0, min(self._terms.offers, free))
         if not free or self._clock() < self._not_before_ms:
             return 0
         fit = min(free, room_in(self._state_dir).executions())
-        if not fit:
-            mine = {"run_id": self._run_id} if self._run_id else {}
-            if self._store.read("attempt_state", limit=1, status="claimed", **mine):
-                raise full(self._state_dir)
+        if not fit and self._awaited():
+            raise full(self._state_dir)
         return fit
 
-    def _register(self) -> None:
-        session_id = os.urandom(16).hex()
-        self._store.call(
-            "register_worker",
-            p_worker_id=self._worker_id,
-            p_session_id=session_id,
-            p_queues=canonical(sorted(self._queues)),
-            p_slots=self._slots,
-            p_self_fencing=1,
-            p_grace_ms=GRACE_MS,
-        )
-        self._session_id = session_id
+    def _awaited(self) -> bool:
+        """Whether somebody waits for us; from far away nobody can see that."""
+        read = getattr(self._port, "read", None)
+        mine = {"run_id": self._terms.run_id} if self._terms.run_id else {}
+        return read is None or bool(read("attempt_state", limit=1, status="claimed", **mine))
 
     def _offer(self, free: int) -> Call:
         """Ask the next queue. Offers whose answer was lost are repeated as they were; others are
@@ -193,12 +192,12 @@ class Intake:
         self._saved = save_offers(self._state_dir, self._pool, self._saved)
         self._unsure.add(queue)
         return "lease_attempts", {
-            "p_worker_id": self._worker_id,
-            "p_session_id": self._session_id,
+            "p_worker_id": self._session.worker_id,
+            "p_session_id": self._session.id,
             "p_queue": queue,
             "p_offers": canonical([offer.row() for offer in self._pool[queue]]),
             "p_lease_ms": self._lease_ms,
-            "p_run_id": self._run_id,
+            "p_run_id": self._terms.run_id,
         }
 
     def prepare(self, leased: Sequence[Held]) -> list[Held]:
@@ -208,7 +207,7 @@ class Intake:
         for longer each time: claim returns are counted.
         """
         self.failures = []
-        inputs = [(held, self._input(held)) for held in leased]
+        inputs = self._inputs(leased)
         asked = [(held, self._trying(held, self._ask, text)) for held, text in inputs if text]
         for held, sock in asked:
             if sock:
@@ -221,9 +220,16 @@ class Intake:
             self._back_off_ms = 0
         return [held for held, text in inputs if text is None]
 
-    def _input(self, held: Held) -> str | None:
-        rows = self._store.call("attempt_input", p_attempt_id=held.attempt_id, p_token=held.token)
-        return str(rows[0]["input"]) if rows else None
+    def _inputs(self, leased: Sequence[Held]) -> list[tuple[Held, str | None]]:
+        """What each is given; None when its lease is no longer ours. Some may have to wait."""
+        if not leased:
+            return []
+        commands = canonical([held.command() for held in leased])
+        rows = self._port.call("attempt_inputs", p_commands=commands)
+        found = {row["attempt_id"]: row for row in rows if row["outcome"] != "contended"}
+        return [
+            (held, found[held.attempt_id]["input"]) for held in leased if held.attempt_id in found
+        ]
 
     def _trying(self, held: Held, work: Callable[[Held, A], B], given: A) -> B | None:
         try:
@@ -239,8 +245,10 @@ class Intake:
 
     def _ask(self, held: Held, text: str) -> socket.socket:
         assert held.lease is not None
-        spec = spec_of(held.lease, held.folder, self._inherited)
-        prepare(held.folder, replace(spec, grace_ms=self._stop_grace_ms))
+        at = self._terms.base_dir
+        lease = held.lease if at is None else {**held.lease, "base_dir": str(at)}
+        spec = spec_of(lease, held.folder, self._inherited)
+        prepare(held.folder, replace(spec, grace_ms=self._terms.stop_grace_ms))
         write_input(held.folder, text)
         self.reap()
         if not self.forkserver:

@@ -1,34 +1,44 @@
 """What leaves a worker: attempts that it no longer holds, and execution folders (DESIGN §9)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from qinglong_sql.apart import Apart, open_up, remove, there
+from qinglong_sql.canonical import canonical
 from qinglong_sql.execution import RecordBroken
 from qinglong_sql.holding import FOLDER, Held, held_of_journal
-from qinglong_sql.store import Store
+from qinglong_sql.limits import WORKER_BATCH
+from qinglong_sql.port import Port
 from qinglong_sql.workplace import LEASE_LOST, End, keep_log
 
 WAIT_MS = 5_000
 LOOK_AGAIN_MS = 2_000
 TRY_AGAIN_MS = 10 * 60 * 1000
+LIVE = ("claimed", "starting", "running")
 
 
 class Leftovers:
     """Takes attempts out of `held`, and removes folders as soon as no launcher writes there.
 
     After WAIT_MS they are removed in any case; one that cannot be is put aside, or tried again
-    every TRY_AGAIN_MS. `clock` gives CLOCK_BOOTTIME in milliseconds.
+    every TRY_AGAIN_MS. `clock` gives CLOCK_BOOTTIME in milliseconds. `on_end` is told of what has
+    ended, right before its log is kept.
     """
 
     def __init__(
-        self, state_dir: Path, held: dict[str, Held], clock: Callable[[], int], apart: Apart
+        self,
+        state_dir: Path,
+        held: dict[str, Held],
+        clock: Callable[[], int],
+        apart: Apart,
+        on_end: Callable[[Held], object] | None = None,
     ) -> None:
         self._state_dir = state_dir
         self._held = held
         self._clock = clock
         self._apart = apart
+        self._on_end = on_end
         self._stuck_ms: dict[Path, int] = {}  # when to try again
         self._until_ms: dict[Path, int] = {}
         self._look_at_ms = 0
@@ -105,10 +115,12 @@ class Leftovers:
     def finish(self, held: Held) -> None:
         """Its end is known to the database: keep the log, let the rest go."""
         if not (isinstance(held.end, End) and held.end.how == "not_started"):
+            if self._on_end:
+                self._on_end(held)
             keep_log(held.folder, self._state_dir, held.run_id, held.step_key, held.number)
         self._dismiss(held)
 
-    def look_again(self, store: Store) -> None:
+    def look_again(self, port: Port) -> None:
         """Ask the database, now and then, about attempts whose folders prove nothing.
 
         So too about those of which a receipt should have come long ago: it may never do.
@@ -119,9 +131,12 @@ class Leftovers:
         asked = [held for held in self._held.values() if held.phase in ("unproven", "parted")]
         for held in asked:
             held.parted_ms = held.parted_ms or now_ms
-            if held.phase == "parted" and now_ms < held.parted_ms + WAIT_MS:
-                continue
-            match standing(store, held):
+        doubtful = [
+            held for held in asked if held.phase == "unproven" or now_ms >= held.parted_ms + WAIT_MS
+        ]
+        rows = standings(port, doubtful)
+        for held in doubtful:
+            match standing(rows.get(held.attempt_id)):
                 case "settled" if not held.survived:
                     self.finish(held)
                 case "unstarted" if held.phase == "unproven":
@@ -144,12 +159,23 @@ def _see(held: Held) -> None:
         held.phase = "ended"
 
 
-def standing(store: Store, held: Held) -> Literal["settled", "unstarted", "open"]:
-    """What the database says of an attempt whose folder proves nothing.
+def standings(port: Port, asked: Sequence[Held]) -> dict[str, dict[str, Any]]:
+    """What the database says of attempts, by their id: the rows of `attempt_standing`."""
+    rows: list[dict[str, Any]] = []
+    for at in range(0, len(asked), WORKER_BATCH):
+        commands = canonical([held.command() for held in asked[at : at + WORKER_BATCH]])
+        rows += port.call("attempt_standing", p_commands=commands)
+    return {row["attempt_id"]: row for row in rows}
 
-    `unstarted`: its start was never acknowledged, so it never got its "go" and never will.
+
+def standing(row: Mapping[str, Any] | None) -> Literal["settled", "unstarted", "open"]:
+    """What such a row says of an attempt whose folder proves nothing.
+
+    `unstarted`: its start was never acknowledged, so it never got its "go" and never will. One that
+    the database does not know by this token is settled as well: nothing can be said of it there.
     """
-    rows = store.read("attempt_state", attempt_id=held.attempt_id)
-    if all(row["finished_at_ms"] is not None for row in rows):
+    if row is None or row["outcome"] == "contended":
+        return "open"
+    if row["outcome"] == "blocked" or row["status"] not in LIVE:
         return "settled"
-    return "unstarted" if all(row["status"] == "claimed" for row in rows) else "open"
+    return "unstarted" if row["status"] == "claimed" else "open"

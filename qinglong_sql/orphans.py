@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qinglong_sql.evidence import Guard, RecordBroken, guard
-from qinglong_sql.holding import Held
+from qinglong_sql.holding import Held, held_of_journal
+from qinglong_sql.leftover import standings
 from qinglong_sql.linux import boottime_ms, read_small, start_ticks
-from qinglong_sql.store import Store
+from qinglong_sql.port import Port
 
 # How long before a lease ends a launcher that is stopped is seen to: its margin.
 EARLY_MS = 1_000
@@ -135,17 +136,19 @@ def _marks(pid: int) -> set[str]:
 class Orphans:
     """Looks after the executions of this machine's workers of one database, and of `held`.
 
-    `note` is told of what cannot be killed; a warning is logged if there is none.
+    `note` is told of what cannot be killed; a warning is logged if there is none. What is behind a
+    port that is no store is far away, and its clock says nothing here.
     """
 
     def __init__(
         self,
-        store: Store,
+        port: Port,
         state_dir: Path,
         held: Mapping[str, Held],
         note: Callable[[str], object] | None,
     ) -> None:
-        self._store = store
+        self._port = port
+        self._far = not hasattr(port, "read")
         self._state_dir = state_dir
         self._held = held
         self._note = note or logging.getLogger("qinglong_sql").warning
@@ -165,7 +168,7 @@ class Orphans:
         for folder in self._due(now_ms):
             with suppress(OSError, RecordBroken):
                 found = guard(folder)
-                if found.state == "gone" or (found.state == "stopped" and self._over(found)):
+                if found.state == "gone" or (found.state == "stopped" and self._over(folder)):
                     wanted[folder] = found
         left = sweep({folder.name: found for folder, found in wanted.items()}) if wanted else {}
         for folder in wanted:
@@ -191,7 +194,7 @@ class Orphans:
             for at in (self._look_at_ms, self._pause_ms, self._left_ms):
                 for folder in at.keys() - known:
                     del at[folder]
-        mine = [held.folder for held in self._held.values() if _doubtful(held)]
+        mine = [held.folder for held in self._held.values() if self._doubtful(held)]
         folders = dict.fromkeys([*mine, *self._others])
         due = [folder for folder in folders if now_ms >= self._look_at_ms.get(folder, 0)]
         self._look_at_ms.update(dict.fromkeys(due, now_ms + LOOK_MS))
@@ -208,19 +211,29 @@ class Orphans:
                         one for one in (sibling / "exec").iterdir() if OFFER.fullmatch(one.name)
                     )
 
-    def _over(self, found: Guard) -> bool:
+    def _over(self, folder: Path) -> bool:
         """Whether its lease is about to end, or is not its any more, by what the database says."""
-        rows = self._store.read("attempt_state", attempt_id=found.attempt)
-        return any(
-            row["lease_status"] != "leased" or _wall_ms() >= row["lease_expires_at_ms"] - EARLY_MS
-            for row in rows
+        journaled = held_of_journal(folder)
+        if journaled is None:
+            return False
+        row = standings(self._port, [journaled]).get(journaled.attempt_id)
+        if row is None or row["outcome"] != "applied":
+            return False
+        mine = self._held.get(journaled.attempt_id)
+        return row["lease_status"] != "leased" or self._ends_soon(
+            row["expires_at_ms"], mine.lease_end_ms if mine else 0
         )
 
+    def _doubtful(self, held: Held) -> bool:
+        if held.phase in ("parted", "unproven"):
+            return True
+        return held.phase == "live" and self._ends_soon(held.expires_at_ms, held.lease_end_ms)
 
-def _doubtful(held: Held) -> bool:
-    if held.phase in ("parted", "unproven"):
-        return True
-    return held.phase == "live" and 0 < held.expires_at_ms <= _wall_ms() + EARLY_MS
+    def _ends_soon(self, expires_at_ms: int, lease_end_ms: int) -> bool:
+        """Of a lease's end by the database's clock, and by ours; 0 is not known."""
+        if self._far:
+            return 0 < lease_end_ms <= boottime_ms() + EARLY_MS
+        return 0 < expires_at_ms <= _wall_ms() + EARLY_MS
 
 
 def _wall_ms() -> int:

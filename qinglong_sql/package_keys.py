@@ -128,7 +128,7 @@ TASK_KEYS = (
         "on_lost", ONE_OF(f"`{one}`" for one in ON_LOST), "What follows when its worker vanished "
         "after the start: `retry` tries again (needs `idempotent: true`), `fail` fails the step, "
         "`hold` waits for its worker, which says what it finds (then the step fails), or for "
-        "`declare-stopped`.", "on_lost: hold", {"enum": list(ON_LOST)}, "`fail`",
+        "`attempt declare-stopped`.", "on_lost: hold", {"enum": list(ON_LOST)}, "`fail`",
     ),
     Key("queue", "key", "Which workers take it; `run` serves all queues.", "queue: gpu", WORD,
         "`default`"),

@@ -1,14 +1,13 @@
-"""The local worker: lease, start, renew, report, take over what an earlier one left (DESIGN §9).
+"""The worker: lease, start, renew, report, take over what an earlier one left (DESIGN §9).
 
-It leases like any other worker. A launcher waits behind each start that is to be acknowledged and
-gets "go" only after the answer; a lost answer is asked for again in the next tick. One thread
-drives it: `settle` looks at executions and reports, `dispatch` leases and starts. Both send all
-that a tick has in one call a command; what can share a transaction does, if `settle` is told how.
+A launcher waits behind each start that is to be acknowledged and gets "go" only after the answer; a
+lost answer is asked for again in the next tick. One thread drives it: `settle` looks at executions
+and reports, `dispatch` leases and starts. Both send all that a tick has in one call a command; what
+can share a transaction does, if `settle` is told how. It is the same behind any port.
 """
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from qinglong_sql.adoption import Adoption
@@ -16,32 +15,35 @@ from qinglong_sql.apart import Apart, Note, there
 from qinglong_sql.asking import Asking, Command, Fuse
 from qinglong_sql.execution import GRACE_MS, boottime_ms
 from qinglong_sql.holding import FOLDER, Held
-from qinglong_sql.intake import Intake
+from qinglong_sql.intake import Intake, Terms
 from qinglong_sql.leftover import Leftovers
 from qinglong_sql.limits import LEASE_MAX_MS, LEASE_MIN_MS, LEASE_MS, STANDALONE_DISPATCH
 from qinglong_sql.orphans import Orphans
-from qinglong_sql.store import Call, Row, Store
-from qinglong_sql.workplace import take_lock, worker_id
+from qinglong_sql.port import Away, Port, Shut
+from qinglong_sql.session import Standing
+from qinglong_sql.store import Call, Row
+from qinglong_sql.workplace import End, take_lock, worker_id
 
 LOOK_MS = 250
+PREPARED = 8  # at once: others wait to be renewed
 
 
 class Worker:
     """Leases attempts of `queues` up to `slots` at once and runs them below `state_dir`.
 
-    With a `run_id` it leases that run's alone; what it takes over it ends, of whatever run.
-
-    One process at a time is the worker of a state folder; another one is idle until it can take
-    over. `settle` and `dispatch` do all that they can and then raise the first error of a store
-    call; what was asked for is asked for again the next time. `lease_ms` is 5 s to 5 min (DESIGN
-    §12); raises ValueError beyond. `stop_grace_ms` lies between TERM and KILL of a stop. `clock`
-    gives CLOCK_BOOTTIME in milliseconds. `note` is told of a folder that its command has broken,
-    which never holds up the others; a warning is logged if there is none.
+    With a `run_id` it leases that run's alone; what it takes over it ends, of whatever run. One
+    process at a time is the worker of a state folder; another one is idle until it can take over.
+    `settle` and `dispatch` do all that they can and then raise the first error of a call; what was
+    asked for is asked for again the next time. `lease_ms` is 5 s to 5 min (DESIGN §12), or
+    ValueError; `stop_grace_ms` is between TERM and KILL of a stop; `clock`: CLOCK_BOOTTIME. `note`
+    is told of a folder that its command has broken, which never holds up the others. One with a
+    `name` is that worker, and somebody calls `heartbeat`; `base_dir` stands for the packages' own;
+    `on_end` is told of each end, before its log is kept.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: Port,
         state_dir: Path,
         *,
         queues: Sequence[str] = ("default",),
@@ -53,6 +55,9 @@ class Worker:
         inherited: Mapping[str, str] = os.environ,
         clock: Callable[[], int] = boottime_ms,
         note: Note | None = None,
+        name: str | None = None,
+        base_dir: Path | None = None,
+        on_end: Callable[[Held], object] | None = None,
     ) -> None:
         if not LEASE_MIN_MS <= lease_ms <= LEASE_MAX_MS:
             raise ValueError(f"a lease lasts {LEASE_MIN_MS} to {LEASE_MAX_MS} ms, not {lease_ms}")
@@ -61,29 +66,19 @@ class Worker:
         self.slots = slots or max(4, os.cpu_count() or 1)
         self.lease_ms = lease_ms
         self.held: dict[str, Held] = {}  # by attempt
-        self._intake = Intake(
-            store,
-            self.state_dir,
-            self.held,
-            queues=queues,
-            run_id=run_id,
-            slots=self.slots,
-            lease_ms=lease_ms,
-            offers=offers,
-            stop_grace_ms=stop_grace_ms,
-            inherited=inherited,
-            clock=clock,
-        )
-        self._clock = clock
+        how = (self.slots, lease_ms, offers, stop_grace_ms, inherited, base_dir, name is not None)
+        terms = Terms(queues, run_id, *how)
+        self._intake = Intake(store, self.state_dir, self.held, terms, clock)
+        self._name, self._clock = name, clock
         self._lock: int | None = None
         self._apart = Apart(note)
-        self._leftovers = Leftovers(self.state_dir, self.held, clock, self._apart)
+        self._leftovers = Leftovers(self.state_dir, self.held, clock, self._apart, on_end)
         self._adoption = Adoption(self.held, self._leftovers)
         self._orphans = Orphans(store, self.state_dir, self.held, note)
         self._asking = Asking(self.held, self._leftovers, lease_ms, clock)
-        self.offered = self._offering = False  # the last `settle` asked every queue for work
+        self.offered = False  # the last `settle` asked every queue for work
         self._fuse: Fuse | None = None
-        self._renew_all = self._untold = False
+        self._offering = self._renew_all = self._untold = False
         self._look_at_ms = self._moved = 0
         self._errors: list[Exception] = []
 
@@ -94,8 +89,8 @@ class Worker:
         transaction with what follows from them; if it came to nothing each is sent alone.
         """
         self._fuse, self._offering, self.offered = fuse, lease, False
-        look_again = partial(self._leftovers.look_again, self.store)
-        return self._all(look_again, self._leftovers.clear, self._listen, self._tell, self._renew)
+        ours = (self._leftovers.clear, self._listen, self._renew, self._tell, self._renew)
+        return self._all(*ours, lambda: self._leftovers.look_again(self.store))
 
     def dispatch(self, *, lease: bool = True) -> int:
         """Lease attempts for free slots unless told not to, and start all that can be started.
@@ -103,8 +98,17 @@ class Worker:
         After a `settle` that could fuse, starts wait for the next one if it will have more to say.
         """
         # Folders go last: their commands are over, and others wait for their start.
-        phases = (self._prepare, self._start, self._leftovers.clear)
-        return self._all(*([self._lease] if lease else []), *phases)
+        phases = (self._renew, self._prepare, self._renew, self._start, self._leftovers.clear)
+        return self._all(*([self._renew, self._lease] if lease else []), *phases)
+
+    def heartbeat(self) -> Standing:
+        """Say that this worker is there, and hear what is wanted of it; see Session."""
+        return self._intake.heartbeat()
+
+    def hand_back(self) -> None:
+        """Give back, with the next `settle`, what has not begun: its launchers get no "go"."""
+        for held in self._asking.within("leased", "waiting"):
+            held.phase, held.end = "ended", End("not_started")
 
     def serve(self, queues: Sequence[str]) -> None:
         """Lease attempts of these queues from now on. Between ticks only."""
@@ -134,9 +138,7 @@ class Worker:
         return self._intake.backs_off()
 
     def owes(self) -> bool:
-        """Whether nothing may be declared lost now: an end was not heard by the database yet, or
-        something lives that nobody guards, and was killed in vain. Raises what the store raises.
-        """
+        """Whether an end was not told yet, or what nobody guards was killed in vain: not lost."""
         if self._lock is not None:
             before = self._asking.signs()
             self._listen()  # nothing wakes us any more for what was heard here
@@ -146,10 +148,10 @@ class Worker:
 
     def filenos(self) -> list[int]:
         """Descriptors that are readable when `settle` has something to do."""
-        own = [held.execution.fileno() for held in self.held.values() if held.execution]
-        if self._intake.forkserver:
-            own.append(self._intake.forkserver.fileno())
-        return [fd for fd in own if fd >= 0]
+        guards = (held.execution for held in self.held.values())
+        return [
+            fd for one in (self._intake.forkserver, *guards) if one and (fd := one.fileno()) >= 0
+        ]
 
     def due_at_ms(self) -> int | None:
         """When `settle` has something to do by itself (CLOCK_BOOTTIME)."""
@@ -161,10 +163,7 @@ class Worker:
         return min(due, default=None)
 
     def close(self) -> None:
-        """Leave. Executions that run go on until their lease ends, for another worker to take over.
-
-        May be repeated. Raises what ending the session raises, after everything is closed.
-        """
+        """Leave, once or more. What runs keeps its lease. Raises what ending a session raises."""
         for held in self.held.values():
             held.part()
         self.held.clear()
@@ -176,8 +175,6 @@ class Worker:
             if lock is not None:
                 os.close(lock)
 
-    # --- the frame of a tick
-
     def _all(self, *phases: Callable[[], None]) -> int:
         if not self.own():
             return 0
@@ -187,6 +184,8 @@ class Worker:
                 phase()
             except Exception as error:
                 self._errors.append(error)
+            if self._shut_out():  # the rest would wait as well, for longer than a renewal may
+                break
         if self._errors:
             raise self._errors[0]
         return self._moved
@@ -199,7 +198,7 @@ class Worker:
                 return False
             try:
                 self._leftovers.take_over()
-                self._intake.begin(worker_id(self.state_dir))
+                self._intake.begin(worker_id(self.state_dir, self._name))
             except BaseException:
                 os.close(self._lock)  # what was not taken over is not ours
                 self._lock = None
@@ -210,13 +209,19 @@ class Worker:
     def _send(self, *commands: Command) -> int:
         """Send each alone; how many attempts were answered."""
         answered = 0
-        for command in commands:
+        for number, command in enumerate(commands):
+            if number:
+                self._renew()  # none waits for more than one answer
+            if self._shut_out():
+                break
             rows, error = command.alone(self.store)
             answered += len(rows)
             self._count(rows)
-            if error:
-                self._errors.append(error)
+            self._errors += [error] if error else []
         return answered
+
+    def _shut_out(self) -> bool:
+        return any(isinstance(error, Away | Shut) for error in self._errors)
 
     def _count(self, rows: list[Row]) -> None:
         self._moved += sum(row["outcome"] == "applied" for row in rows)
@@ -248,7 +253,7 @@ class Worker:
         try:
             answers = fuse(said, sorted({held.run_id for held in ended}), offered)
         except BaseException:
-            self._unsure(starts)
+            starts.unsure()
             raise
         if answers is None:
             return False
@@ -281,7 +286,7 @@ class Worker:
         for held in leased:  # of an earlier worker that did not come to its journal
             if held not in fresh and held.folder not in self._leftovers:
                 self._leftovers.add(held.folder)
-        for held in self._intake.prepare(fresh):
+        for held in self._intake.prepare(fresh[:PREPARED]):
             self._leftovers.lose(held)
         self._errors += self._intake.failures
 
@@ -292,9 +297,4 @@ class Worker:
             return
         self._send(starts)
         if self._errors:
-            self._unsure(starts)
-
-    def _unsure(self, starts: Command) -> None:
-        """Their starts may have been committed without an answer."""
-        for held in starts.held:
-            held.start_unsure = held.start_unsure or held.phase == "waiting"
+            starts.unsure()

@@ -26,6 +26,9 @@ from qinglong_sql.limits import ERROR_BYTES, OUTPUT_BYTES
 # Pretty-printed JSON may be longer than its canonical text, within reason.
 OUTPUT_FILE_BYTES = 8 * OUTPUT_BYTES
 SETTINGS_PREFIX, EXECUTION_PREFIX = "QINGLONG_", "QL_"
+# What libpq and systemd tell one process alone: a login, a folder of secrets, sockets.
+OF_ONE_PREFIXES = ("PG", "LISTEN_")
+OF_ONE = ("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "INVOCATION_ID")
 # What the worker says with a stop whose reason is that its authority is gone.
 LEASE_LOST = "lease"
 
@@ -74,14 +77,33 @@ def _open_lock(state_dir: Path) -> int:
     return os.open(state_dir / "worker.lock", flags, 0o600)
 
 
-def worker_id(state_dir: Path) -> str:
-    """The id of the worker of this folder, made at its first use. Raises OSError."""
+def worker_id(state_dir: Path, name: str | None = None) -> str:
+    """The id of the worker of this folder: `name`, or one that is made at its first use.
+
+    Raises OSError, and ValueError for the folder of another one: what it journaled is not ours.
+    """
     path = state_dir / "worker_id"
     if not path.exists():
         new = path.with_suffix(".new")
-        new.write_text("wk" + uuid.uuid4().hex[:24], encoding="utf-8")
+        new.write_text(name or "wk" + uuid.uuid4().hex[:24], encoding="utf-8")
         new.replace(path)
-    return path.read_text(encoding="utf-8").strip()
+    found = path.read_text(encoding="utf-8").strip()
+    if name not in (None, found):
+        raise ValueError(f"{state_dir} is the folder of worker {found}, not of {name}")
+    return found
+
+
+def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a worker process passes on: nothing of its login at a database, nor of its service.
+
+    A step that needs a PG* variable says so in its `env`. What `run` and `edge` start gets those of
+    the shell that they were started in.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(OF_ONE_PREFIXES) and name not in OF_ONE
+    }
 
 
 def environment(inherited: Mapping[str, str], task: Mapping[str, Any]) -> dict[str, Any]:

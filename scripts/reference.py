@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from qinglong_sql import cli
+from qinglong_sql import cli, wire_document
 from qinglong_sql.cli import COMMANDS
 from qinglong_sql.package_keys import TASK, TASK_KEYS, THINGS, Key, Thing
 from qinglong_sql.package_schema import schema_text
@@ -26,8 +26,8 @@ BEGIN, END = "<!-- generated: {} -->", "<!-- end of {} -->"
 GROUPS = {
     "Write a package file": ("init", "check", "schema", "import-crontab", "cron"),
     "Run it": ("run", "edge", "publish", "start"),
-    "Go on, or end it": ("resume", "cancel", "retry", "declare-stopped", "withdraw"),
-    "Serve a cluster": ("control",),
+    "Go on, or end it": ("resume", "cancel", "retry", "attempt", "withdraw"),
+    "Serve a cluster": ("control", "ingress", "worker", "ca", "workers"),
     "Let the clock start it": ("schedules", "trigger"),
     "Look": ("status", "runs", "show", "watch", "events", "explain", "logs", "graph"),
     "Keep the database": ("migrate", "doctor", "purge", "backup", "restore"),
@@ -156,7 +156,11 @@ def with_section(page: str, name: str, text: str) -> str:
 def wanted() -> dict[Path, str]:
     """Each file that this script writes, as it should be."""
     page = with_section(PAGE.read_text(encoding="utf-8"), "package file", package_reference())
-    return {PAGE: with_section(page, "commands", command_reference()), SCHEMA: schema_text()}
+    return {
+        PAGE: with_section(page, "commands", command_reference()),
+        SCHEMA: schema_text(),
+        wire_document.FILE: wire_document.text(),
+    }
 
 
 def main() -> int:

@@ -49,7 +49,8 @@ class Doors:
         text = sql.SQL("select * from {}.{}({})").format(
             sql.Identifier(one.schema), sql.Identifier(step), names
         )
-        door = self.of[one.schema.removeprefix("ql_")]
+        role = one.schema.removeprefix("ql_")
+        door = self.of["operator" if role == "retention" else role]  # who purges
         return door.execute(text, list(params.values())).fetchall()
 
     def read(self, view: str, /, *, order: str = "", **equals: object) -> list[dict[str, Any]]:
@@ -72,14 +73,22 @@ def life(store: Any, key: str) -> list[Any]:
     first, second = acting.start(store, key=key), acting.start(store, key=f"{key} again")
     session = {"worker": key, "session": key}
     acting.register(store, **session)
+    for asked in ("drain_worker", "undrain_worker"):
+        assert store.call(asked, p_worker_id=key)[0]["outcome"] == "applied"
+    store.call("heartbeat_worker", p_worker_id=key, p_session_id=key)
+    store.call("audit_worker", p_worker_id=key, p_route="lease", p_certificate="2a")
+    store.call("purge_audit", p_before_ms=1, p_limit=1)
     for step in ("a", "b"):
         acting.page(store, "task_admission_page")
         one = acting.lease(store, f"{key} {step}", run_id=first, **session)[step]
         acting.cross(store, one)
         asked = {"p_attempt_id": one.attempt_id, "p_token": one.token}
         assert store.call("attempt_input", **asked)[0]["input"].startswith('{"input":{}')
+        batch = acting.commands(one, worker_id=key)
+        assert store.call("attempt_inputs", p_commands=batch)[0]["input"].startswith('{"input":{}')
         acting.renew(store, one)
         acting.report(store, one, output='{"x":1}')
+        assert store.call("attempt_standing", p_commands=batch)[0]["status"] == "succeeded"
         acting.page(store, "frontier_page")
     live = acting.lease(store, f"{key} c", run_id=second, **session)["a"]
     acting.run(store, live)

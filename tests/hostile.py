@@ -82,12 +82,15 @@ def valid_calls(
         "p_owner": "me", "p_claim_version": 0, "p_state_version": 1, "p_cursor_ms": None,
         "p_due_at_ms": 7, "p_observed_at_ms": 8, "p_next_at_ms": 9,
         "p_before_ms": 1, "p_offers": acting.offers(["o3"]),
+        "p_route": "lease", "p_certificate": "2a",
         "p_manifest": canonical(acting.model({"work": acting.task()})),
     }  # fmt: skip
     bodies: dict[str, tuple[acting.Held, dict[str, Any]]] = {
         "start_attempts": (held, {"identity": "pid 7"}),
         "report_attempts": (crossed, ended),
         "attest_attempts": (crossed, {"reason": "gone"}),
+        "attempt_inputs": (held, {"worker_id": "w1"}),
+        "attempt_standing": (crossed, {"worker_id": "w1"}),
     }
     for name, step in STEPS.items():
         one, fields = bodies.get(name, (crossed, {}))

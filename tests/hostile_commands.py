@@ -53,7 +53,7 @@ WORDS = {
     "init": ["x.yaml"], "check": ["jobs.yaml"], "import-crontab": ["tab"], "run": ["none.yaml"],
     "edge": ["--packages", "/none"], "publish": ["jobs.yaml"], "start": ["nightly", "etl"],
     "cancel": ["RUN"], "resume": ["none"], "retry": ["RUN"],
-    "declare-stopped": ["RUN-1"], "show": ["RUN"],
+    "attempt declare-stopped": ["RUN-1"], "show": ["RUN"],
     "watch": ["none"], "events": ["RUN"], "explain": ["RUN"], "logs": ["RUN"],
     "graph": ["jobs.yaml", "etl"], "purge": ["--older-than", "1d"], "backup": ["b.db"],
     "restore": ["none.db"], "completion": ["bash"], "cron next": ["@daily"],

@@ -24,13 +24,13 @@ STREAMS = {
 GOOD = WORDS | {
     "init": ["new.yaml", "--force"], "import-crontab": ["tab"], "run": ["jobs.yaml", "hello"],
     "cancel": ["--package", "nightly", "--workflow", "hello"],
-    "declare-stopped": ["RUN-1", "--reason", "seen"],
+    "attempt": ["declare-stopped", "RUN-1", "--reason", "seen"], "workers": [],
     "show": ["RUN"], "logs": ["RUN"], "backup": ["b.db", "--force"], "restore": ["b.db"],
     "cron": ["next", "@daily"], "schedules": [], "trigger": ["pause", "nightly", "none"],
     "purge": ["--older-than", "1d", "--preview"], "retry": ["RUN", "--preview"],
 }  # fmt: skip
 # nothing has run or failed, nobody can be asked, and no cluster is on SQLite
-REFUSED = {"control": 2, "trigger": 5, "declare-stopped": 5, "retry": 5, "logs": 5, "restore": 2}
+REFUSED = {"control": 2, "trigger": 5, "attempt": 5, "retry": 5, "logs": 5, "restore": 2}
 SERVES = {"edge", "watch", "resume"}
 BYTES = "\udcff\udcfe\x1b[2J"
 VARIABLES: tuple[dict[str, str | None], ...] = (

@@ -112,7 +112,7 @@ TABLES: dict[str, tuple[str, dict[str, How]]] = {
         "status": SAME, "self_fencing": SAME, "grace_ms": SAME,
         **dict.fromkeys((
             "worker_id", "session_id", "generation", "queues", "slots", "registered_at_ms",
-            "expires_at_ms",
+            "expires_at_ms", "seen_at_ms", "drain_requested_at_ms",
         ), NEVER),
     }),
 }  # fmt: skip
@@ -126,6 +126,7 @@ LEFT_OUT = {
     **dict.fromkeys((
         "package", "package_generation", "task_revision", "workflow_revision", "workflow_step",
         "workflow_ancestor", "trigger", "trigger_schedule", "trigger_run", "trigger_fault",
+        "worker_audit",
     ), NEVER),
 }  # fmt: skip
 

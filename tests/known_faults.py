@@ -6,19 +6,24 @@ tests (`file::test`), or a sentence that begins with "Cannot arise:" or "Later:"
 
 KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     # cancel
-    "B048": ("test_known_faults::test_a_wide_run_that_is_cancelled_ends_each_step_as_it_stands",),
+    "B048": (
+        "test_known_faults::test_a_wide_run_that_is_cancelled_ends_each_step_as_it_stands",
+        "test_worker_deaths::test_a_cancelled_run_ends_by_itself_when_its_worker_fenced_itself",
+    ),
     "B049": (
         "test_task_admission::test_nothing_is_admitted_under_an_intent",
         "test_dispatch::test_nothing_is_leased_under_an_intent",
     ),
     "B050": (
         "test_dispatch::test_a_start_under_an_intent_is_refused_and_gives_the_lease_back",
-        "test_recovery::test_under_an_intent_the_step_is_lost_and_convergence_ends_it",
+        "test_worker_deaths::test_a_cancelled_run_ends_by_itself_when_its_worker_fenced_itself",
+        "test_worker_deaths::test_where_no_clock_proves_anything_it_waits_and_says_for_what",
         "test_run_interrupt::test_a_cancellation_that_was_killed_converges_with_the_next_start",
     ),
     "B051": (
         "test_locks::test_an_uncommitted_intent_wins_over_a_start_that_waits_for_it",
         "test_worker::test_a_start_under_an_intent_is_refused_and_nothing_runs",
+        "test_remote_races::test_at_the_ingress_who_loses_is_told_the_same",
     ),
     "B052": ("test_completion::test_nothing_is_retried_under_an_intent",),
     "B054": ("test_known_faults::test_a_cancelled_run_is_never_retried",),
@@ -26,7 +31,10 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_cancellation::test_a_waiting_retry_ends_at_once",
         "test_known_faults::test_a_cancelled_run_is_never_retried",
     ),
-    "B062": ("Later: triggers fire with the schedules; a withdrawn one starts nothing then.",),
+    "B062": (
+        "test_schedule::test_what_stops_a_trigger_between_claim_and_commit_stops_it",
+        "test_cli_withdraw::test_nothing_new_begins_and_what_is_open_goes_on",
+    ),
     "B064": ("test_admission::test_a_run_keeps_its_generation",),
     "B066": ("test_completion::test_with_an_intent_the_reason_decides_even_over_exit_zero",),
     "B068": ("test_known_faults::test_a_wide_run_that_is_cancelled_ends_each_step_as_it_stands",),
@@ -46,7 +54,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_effect::test_what_the_decision_did_not_see_is_refused_whole",
         "test_completion::test_a_late_report_is_kept_and_changes_nothing",
     ),
-    "B131": ("Later: overlap is a rule of triggers; nothing else looks at an earlier run.",),
+    "B131": ("test_schedule::test_while_an_earlier_run_is_open",),
     # db
     "B144": ("test_retention::test_a_run_that_somebody_holds_is_left_for_the_next_page",),
     "B146": (
@@ -64,6 +72,45 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     "B157": ("Later: measured with the control process; a renewal rewrites one narrow row.",),
     "B158": ("Cannot arise: nothing listens; every loop polls.",),
     "B159": ("Cannot arise: nothing listens; every loop polls with a back-off.",),
+    # lease
+    "B029": ("test_known_worker_faults::test_a_refused_end_is_dropped_and_the_worker_goes_on",),
+    "B030": (
+        "test_completion::test_a_late_report_is_kept_and_changes_nothing",
+        "test_remote_races::test_who_loses_is_told_so_and_moves_nothing",
+    ),
+    "B032": (
+        "test_known_worker_faults::test_of_an_end_and_its_expiry_at_one_instant_exactly_one_counts",
+    ),
+    "B033": (
+        "test_known_worker_faults::test_an_outage_shorter_than_a_lease_loses_nothing",
+        "test_known_worker_faults::test_an_outage_longer_than_a_lease_doubles_nothing",
+    ),
+    "B034": (
+        "test_known_worker_faults::test_a_declaration_and_an_expiry_at_one_instant_give_one_new_attempt",
+    ),
+    "B035": (
+        "test_known_worker_faults::test_work_longer_than_its_lease_is_one_attempt_or_one_a_lease",
+        "test_worker::test_a_lease_is_renewed_for_as_long_as_its_execution_runs",
+    ),
+    "B037": (
+        "test_locks::test_a_page_takes_the_next_run_instead_of_a_held_one",
+        "test_locks::test_an_attempt_that_is_admitted_between_the_locks_is_contended",
+    ),
+    "B039": (
+        "test_known_worker_faults::test_without_any_control_for_long_what_is_renewed_goes_on",
+    ),
+    "B040": (
+        "test_known_worker_faults::test_a_stop_renews_until_the_last_execution_has_ended",
+        "test_tending::test_a_stop_is_bounded_and_a_process_of_the_same_folder_takes_over",
+    ),
+    "B043": (
+        "test_known_worker_faults::test_the_time_of_day_of_a_worker_decides_nothing",
+        "test_worker::test_the_lease_of_a_launcher_ends_before_that_of_the_database",
+    ),
+    "B047": (
+        "test_worker_renewals::test_126_live_steps_of_a_run_renew_in_time_while_reports_pour_in",
+        "test_tending::test_leases_live_although_every_answer_takes_its_time",
+    ),
     # migration
     "B172": ("Later: there is one revision; each later one says what it costs.",),
     "B173": ("Later: there is one revision; a constraint on rows comes with a later one.",),
@@ -71,6 +118,21 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     "B176": ("Later: there is one revision, which makes its indices on empty tables.",),
     "B178": ("Cannot arise: statuses are text with a check; there is no enum type.",),
     "B182": ("test_migration::test_an_upgrade_twice_or_by_two_at_once_is_one_upgrade",),
+    # ops
+    "B203": ("test_schedule::test_a_thousand_triggers_of_one_minute_fire_within_bounded_cycles",),
+    "B205": (
+        "test_recovery::test_an_expired_claim_comes_back_in_a_new_epoch",
+        "test_worker_deaths::test_a_cancelled_run_ends_by_itself_when_its_worker_fenced_itself",
+    ),
+    "B206": (
+        "test_dispatch::test_an_offer_takes_the_lease_and_brings_what_a_worker_needs",
+        "test_worker::test_a_step_past_its_timeout_is_stopped_and_timed_out",
+        "test_orphans::test_nothing_is_lost_before_it_is_killed",
+    ),
+    "B209": (
+        "test_readiness::test_an_older_revision_is_told_to_whoever_asks",
+        "test_schedule_races::test_every_occurrence_is_fired_by_one_of_several",
+    ),
     # payload
     "B166": (
         "test_canonical::test_json_from_outside_is_refused_where_canonical_would",
@@ -136,6 +198,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     "B007": ("Later: the failover drills promote a standby under running work.",),
     "B009": (
         "test_run_kill::test_a_run_outlives_the_loss_of_its_connections",
+        "test_ingress::test_a_database_that_is_away_is_told_and_waited_for",
         "test_scheduler::test_after_a_failure_the_next_cycle_begins_with_the_first_stage_and_the_first_page",
     ),
     "B010": ("test_crashes::test_before_the_commit_nothing_is_durable_and_after_it_everything",),
@@ -143,6 +206,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     "B014": (
         "test_recovery::test_idempotent_work_that_was_lost_is_retried",
         "test_worker::test_work_without_any_evidence_is_lost_by_its_fence",
+        "test_cli_worker::test_a_worker_with_a_login_is_taken_over_after_a_crash_and_killed_by_two_interrupts",
     ),
     "B015": ("test_recovery::test_a_fenced_execution_is_lost_when_lease_and_grace_have_passed",),
     "B018": (
@@ -155,7 +219,10 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_worker::test_a_worker_killed_again_and_again_runs_every_step_once",
     ),
     "B021": ("test_admission::test_two_starts_of_one_key_make_one_run",),
-    "B022": ("test_completion::test_a_malformed_report_is_told_and_changes_nothing",),
+    "B022": (
+        "test_completion::test_a_malformed_report_is_told_and_changes_nothing",
+        "test_ingress::test_sql_s_refusals_have_their_status",
+    ),
     "B023": (
         "test_dispatch::test_past_deadline_and_grace_the_lease_is_not_renewed",
         "test_recovery::test_what_was_lost_after_its_deadline_timed_out",

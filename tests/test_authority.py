@@ -230,6 +230,7 @@ RETENTION_MAY = {
         "assert_read_committed",
         "retention_due",
         "run",
+        "worker_audit",
         *(name for name, table in TABLES.items() if "run_id" in table.keeps + table.moves),
     )
 }
@@ -313,11 +314,13 @@ def test_ql_migrator_is_no_superuser_and_migrates(postgres_server: Server, empty
 
 
 @every_version
-def test_ql_retention_deletes_what_belongs_to_runs_and_writes_nothing(dba: Connection) -> None:
+def test_ql_retention_deletes_what_is_of_runs_or_audited_and_writes_nothing(
+    dba: Connection,
+) -> None:
     """It alone may; to lock a run it must be able to update a column of it."""
     dba.execute("set role ql_retention")
     for name, table in TABLES.items():
-        owned = "run_id" in table.keeps + table.moves
+        owned = "run_id" in table.keeps + table.moves or name == "worker_audit"
         assert told(dba, f"delete from ql.{name}") == owned, f"ql_retention deletes from {name}"
         assert told(dba, f"select from ql.{name}") == owned, f"ql_retention reads {name}"
         for text in (f"insert into ql.{name} default values", f"truncate ql.{name}"):
@@ -388,6 +391,7 @@ def batches(held: dict[str, Held]) -> Iterator[str]:
         yield json.dumps([one | {"fence": one["fence"] + 1}])
         yield json.dumps([one | {"fence": one["fence"] - 1}])
         yield json.dumps([one | {"attempt_id": other["attempt_id"]}])
+        yield json.dumps([one | {"worker_id": "w2"}])
 
 
 def powerless(held: dict[str, Held]) -> dict[str, list[dict[str, object]]]:
@@ -405,21 +409,29 @@ def powerless(held: dict[str, Held]) -> dict[str, list[dict[str, object]]]:
     return {
         "register_worker": [new | {"p_self_fencing": 1, "p_grace_ms": 2_000}],
         "lease_attempts": [lease | {"p_run_id": None} | one for one in session],
+        "heartbeat_worker": [*session],
         "attempt_input": asked,
+        "attempt_inputs": [*commands],
+        "attempt_standing": [*commands],
         "start_attempts": [*commands],
         "running_attempts": [*commands],
         "renew_attempts": [one | {"p_lease_ms": 300_000} for one in commands],
         "report_attempts": [*commands],
         "attest_attempts": [*commands],
         "end_session": [*session],
+        "audit_worker": [{"p_worker_id": "w9", "p_route": "lease", "p_certificate": "2a"}],
     }
 
 
 MAY_CHANGE = {
     "register_worker": {"worker_session"},  # a name of its own, and no attempt
+    "audit_worker": {"worker_audit"},
     "report_attempts": {"refused_report"},  # kept, at most eight an attempt
     "attest_attempts": {"refused_report"},
 }
+
+
+NAMES_NO_ATTEMPT = {"register_worker", "heartbeat_worker", "audit_worker"}
 
 
 @every_version
@@ -435,13 +447,17 @@ def test_a_worker_without_a_live_token_moves_nothing(
     acting.report(doors, held["d"])
     engine = Engine("postgres", postgres_dsn, None)
     before = acting.everything(engine)
-    for params in powerless(held)[step]:
+    calls = powerless(held)
+    with psycopg.connect(postgres_dsn) as dba:  # one that nobody thought of is covered first
+        shipped = "select proname from pg_proc where pronamespace = 'ql_worker'::regnamespace"
+        assert {name for (name,) in dba.execute(shipped).fetchall()} == calls.keys()
+    for params in calls[step]:
         try:
             rows = doors.call(step, **params)
         except psycopg.Error as error:
             rows = []
             assert str(error.sqlstate).startswith("QL4"), f"{step} {params}: {error}"
-        if step != "register_worker":  # an exact replay by the last holder answers as it did
+        if step not in NAMES_NO_ATTEMPT:  # an exact replay by the last holder answers as it did
             strange = [row for row in rows if row["attempt_id"] != held["d"].attempt_id]
             assert all(row.get("outcome") == "blocked" for row in strange), (
                 f"{step} {params}: {rows}"
@@ -480,6 +496,7 @@ def lived(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         name = {"p_package_key": "nightly", "p_trigger_key": "night"}
         store.call("fire_trigger", **name, p_run_key="by hand")
         store.call("record_trigger_fault", **name, p_state_version=1, p_error="broken")
+        store.call("audit_worker", p_worker_id="w1", p_route="lease", p_certificate="2a")
         path = store.path
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("pragma recursive_triggers = on")

@@ -69,6 +69,12 @@ def started(shell: Shell, target: str = "etl", *more: str) -> str:
 # --- what a user sees
 
 
+EXECUTES = (
+    r"nobody executes for this database now: `qinglong-sql worker` does, beside a control process,"
+    r" or (`qinglong-sql resume RU`) on this machine"
+)
+
+
 def plain(text: str, folder: Path) -> str:
     """The text without what differs from run to run; lines that depend on timing are left out."""
     for pattern, name in (
@@ -83,6 +89,7 @@ def plain(text: str, folder: Path) -> str:
         (r"(?m)^ *\d+ +(?=TIME)", "# "),
         (r"(?m)^.*running( SPAN|  ).*\n", ""),
         (r"`qinglong-sql edge` or ", ""),  # SQLite alone
+        (EXECUTES, r"nobody drives this database now: \1 does"),  # PostgreSQL has workers besides
         (r" {3,}", "  "),
     ):
         text = re.sub(pattern, name, text)

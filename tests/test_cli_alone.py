@@ -81,6 +81,31 @@ def test_a_start_that_nobody_will_drive_says_so(
     assert f"! {NOBODY}" in shell("show", done.stdout.split()[0]).stdout
 
 
+def test_without_workers_a_control_process_may_drive_until_work_is_long_due(
+    store: Store, engine: Engine, clock: FakeClock, tmp_path: Path
+) -> None:
+    run_id = acting.begun(store, {"a": []})
+    shell = Shell(tmp_path, engine.dsn, {"COLUMNS": "200"})
+    resume = f"`qinglong-sql resume {run_id[:12]}`"
+
+    def told() -> tuple[str, str]:
+        first = shell("status").stdout.splitlines()[0]
+        said = shell("show", run_id).stdout.splitlines()
+        return next(line[2:] for line in said if line.startswith("! ")), first
+
+    if engine.kind == "postgres":
+        with standing_still(clock.now_ms + 3_600_000):
+            words, first = told()
+        way = f"`qinglong-sql worker` does, beside a control process, or {resume} on this machine"
+        assert words == f"nobody executes for this database now: {way}"
+        assert first == f"! nobody executes for this database; 1 run waits: {way}"
+    acting.start(store, key="nobody admits it")
+    with standing_still(clock.now_ms + alone.LATE_MS + 2):
+        words, first = told()
+    assert words.startswith(NOBODY) and resume in words
+    assert first.startswith("! nobody works on this database; 2 runs wait: qinglong-sql ")
+
+
 def test_a_worker_of_this_machine_drives(store: Store, engine: Engine, tmp_path: Path) -> None:
     acting.publish(store, {"a": []})
     shell = Shell(tmp_path, engine.dsn, {"QINGLONG_STATE_DIR": str(tmp_path / "state")})

@@ -1,4 +1,4 @@
-"""`declare-stopped`: the end of what no worker can vouch for, on both engines."""
+"""`attempt declare-stopped`: the end of what no worker can vouch for, on both engines."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_a_held_step_goes_on_when_it_is_declared_stopped(
     run_id = attempt_id.rpartition("-")[0]
     short = f"{run_id[:12]}-{attempt_id.rpartition('-')[2]}"
     assert f"declare-stopped {short}" in shell("explain", run_id).stdout
-    words = ("declare-stopped", f"{run_id[:9]}-1", "--reason", "power cut", *more)
+    words = ("attempt", "declare-stopped", f"{run_id[:9]}-1", "--reason", "power cut", *more)
     done = shell(*words, env={"LOGNAME": "ann"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -93,7 +93,7 @@ def test_what_cannot_be_declared_stopped_is_refused(shell: Shell) -> None:
         ("ruffff-1", "no run begins with 'ruffff'"),
         ("no thing", "'no thing' is not the id of an attempt"),
     ):
-        done = shell("declare-stopped", attempt, "--reason", "gone")
+        done = shell("attempt", "declare-stopped", attempt, "--reason", "gone")
         assert done.returncode == 5 and said in done.stderr, done.stderr
     done = shell("declare-stopped", run["run_id"], "--reason", "")
     assert done.returncode == 5 and "a reason" in done.stderr
@@ -104,7 +104,8 @@ def test_what_a_worker_of_this_machine_holds_is_not_declared_stopped(shell: Shel
     process = shell.begin("run", "jobs.yaml", output=shell.folder / "output")
     until((shell.folder / "begun").exists, process, "it runs")
     (run,) = json.loads(shell("runs", "--json").stdout)
-    words = ("declare-stopped", f"{run['run_id'][:12]}-1", "--reason", "no idea", "--then", "fail")
+    attempt = f"{run['run_id'][:12]}-1"
+    words = ("attempt", "declare-stopped", attempt, "--reason", "no idea", "--then", "fail")
     done = shell(*words)
     assert done.returncode == 5 and "lives on this machine, and its lease runs until" in done.stderr
     assert f"`qinglong-sql cancel {run['run_id'][:12]}` stops it" in done.stderr

@@ -20,6 +20,7 @@ from qinglong_sql.workplace import take_lock
 from tests import acting
 from tests.engines import Engine
 from tests.shell import Shell, until
+from tests.stores import ServerClock, ship_clock
 
 
 @pytest.fixture
@@ -191,3 +192,52 @@ def test_a_purge_that_is_killed_leaves_whole_runs(
         assert acting.unbroken(store)
         done = shell("purge", "--older-than", "1ms", "--yes")
         assert done.returncode == 0 and left(store) == set()
+
+
+def audited(store: Store, *workers: str) -> None:
+    for worker in workers:
+        store.call("audit_worker", p_worker_id=worker, p_route="lease", p_certificate="1f")
+
+
+def kept(folder: Path, run_id: str) -> Path:
+    (folder / run_id).mkdir(parents=True)
+    (folder / run_id / "a.1.log").write_text("x" * 10)
+    return folder / run_id
+
+
+def test_what_workers_asked_of_an_ingress_and_shipped_to_it_goes_as_well(
+    postgres_dsn: str, tmp_path: Path
+) -> None:
+    """Folders that databases share lose what is known to be of this one; `--log-dir` is its own."""
+    state = tmp_path / "state"
+    shell = Shell(tmp_path, postgres_dsn, {"QINGLONG_STATE_DIR": str(state)})
+    clock = ServerClock(postgres_dsn, int(time.time() * 1000) - 3_600_000)
+    with closing(open_store(postgres_dsn)) as store:
+        runs = ended(store, 2)
+        audited(store, "w1", "w2")
+        clock.advance(3_600_000)
+        audited(store, "w1")
+        clock.close()
+        ship_clock(postgres_dsn)
+        strange = "ru" + "0" * 24
+        places = [state / "ingress" / "log", state / "remote-w1" / "log", tmp_path / "own"]
+        logs = {(place, run): kept(place, run) for place in places for run in (*runs, strange)}
+        for log in logs.values():
+            os.utime(log, (1, 1))
+        words = ("purge", "--older-than", "30m", "--yes")
+        shown = shell(*words, "--preview").stdout
+        assert shown.startswith("2 runs that ended before ") and "), and 2 audit rows:" in shown
+        done = shell(*words, "--limit", "1")
+        assert done.stdout == "1 run purged, with 2 log folders of 20 B, and 2 audit rows\n"
+        assert [row["worker_id"] for row in store.read("worker_audit_log")] == ["w1"]
+        (left_over,) = left(store)
+        gone = next(run for run in runs if run != left_over)
+        assert {key for key, log in logs.items() if not log.exists()} == {
+            (place, gone) for place in places[:2]
+        }
+        done = shell(*words, "--log-dir", "own")
+        assert done.stdout == "1 run purged, with 5 log folders of 50 B\n", "two of them orphans"
+        assert {key for key, log in logs.items() if log.exists()} == {
+            (place, strange) for place in places[:2]
+        }
+        assert shell("purge", "--older-than", "1ms").stdout.startswith("0 runs purged")

@@ -140,16 +140,19 @@ def test_help_says_what_matters() -> None:
         "init": "--json", "check": "--json", "schema": "JSON Schema", "import-crontab": "--output",
         "run": "Ctrl-C", "edge": "--packages", "publish": "Runs that are open", "start": "--key",
         "resume": "generation", "cancel": "Nothing new starts", "retry": "RUN",
-        "declare-stopped": "--then", "status": "--json", "runs": "--status", "show": "RUN",
-        "watch": "Ctrl-C",
+        "attempt": "declare-stopped", "workers": "--json", "status": "--json", "runs": "--status",
+        "show": "RUN", "watch": "Ctrl-C",
         "events": "--follow", "explain": "waits for", "logs": "--follow", "graph": "mermaid",
         "migrate": "--sql", "doctor": "Exit 6", "purge": "--older-than", "backup": "FILE",
         "restore": "FILE", "completion": "bash", "cron": "next",
         "schedules": "--between", "trigger": "resume", "control": "--listen",
+        "ca": "issue", "worker": "--drain-timeout", "ingress": "TERM", "withdraw": "no new runs",
     }  # fmt: skip
     assert matters.keys() == COMMANDS.keys()
-    no_json = ("schema", "edge", "control", "completion", "cron", "trigger")
-    no_database = ("init", "check", "schema", "import-crontab", "completion", "cron", "trigger")
+    no_json = ("schema", "edge", "control", "completion", "cron", "trigger", "ca", "attempt",
+               "worker", "ingress")  # fmt: skip
+    no_database = ("init", "check", "schema", "import-crontab", "completion", "cron", "trigger",
+                   "ca", "attempt")  # fmt: skip
     for name, word in matters.items():
         said = shell(name, "--help").stdout
         assert word in said and ("--json" in said or name in no_json), name

@@ -3,7 +3,9 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import psycopg
 import pytest
 
 from qinglong_sql.errors import Fenced, Malformed, Unknown
@@ -48,6 +50,31 @@ def test_an_ended_session_leases_nothing_more(store: Store, engine: Engine) -> N
     with pytest.raises(Fenced):
         acting.offer_rows(store, ["o1"])
     assert acting.everything(engine) == before
+
+
+@pytest.mark.parametrize("run_id", [None, "ru1"])
+def test_who_asks_while_nothing_waits_writes_nothing(
+    store: Store, engine: Engine, run_id: str | None
+) -> None:
+    """Idle workers ask four times a second: not even the row lock of their session is taken."""
+
+    def marks() -> object:
+        if engine.kind == "sqlite":
+            files = sorted(Path(engine.dsn[10:]).parent.glob("*.db*"))
+            return [(one, one.stat().st_size, one.stat().st_mtime_ns) for one in files]
+        with psycopg.connect(engine.dsn) as connection:
+            return connection.execute("select ctid, xmin, xmax from ql.worker_session").fetchall()
+
+    acting.register(store)
+    before = marks()
+    for _ in range(3):
+        assert acting.offer_rows(store, ["o1", "o2"], run_id=run_id) == []
+    assert marks() == before
+    with pytest.raises(Fenced):
+        acting.offer_rows(store, ["o1"], session="s0")
+    store.call("drain_worker", p_worker_id="w1")
+    with pytest.raises(Fenced):
+        acting.offer_rows(store, ["o1"])
 
 
 @pytest.mark.parametrize("grace_ms", [-1, GRACE_MAX_MS + 1, 2**63 - 1])

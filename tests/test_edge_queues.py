@@ -1,7 +1,6 @@
 """Which queues an edge serves when there are more than a worker may have."""
 
 import io
-import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from qinglong_sql import edge_queues
-from qinglong_sql.cli import reasons
+from qinglong_sql.cli import sessions
 from qinglong_sql.cli.reasons import Screen
 from qinglong_sql.cli.standing import served_by
 from qinglong_sql.cli.status import edge_words
@@ -21,7 +20,7 @@ from qinglong_sql.edge_log import Log
 from qinglong_sql.edge_packages import publisher
 from qinglong_sql.edge_queues import LINGER_MS, Queues
 from qinglong_sql.edge_setting import LOCK, SETTINGS
-from qinglong_sql.intake import Intake
+from qinglong_sql.intake import Intake, Terms
 from qinglong_sql.limits import WORKER_QUEUES
 from qinglong_sql.package import parse_package
 from qinglong_sql.store.sqlite import open_sqlite
@@ -98,13 +97,11 @@ def test_a_queue_whose_answer_was_lost_is_asked_once_more(tmp_path: Path) -> Non
         def call(self, step: str, **params: Any) -> list[dict[str, Any]]:
             if step == "lease_attempts" and lost[0]:
                 raise TimeoutError
-            return []
+            return [{"status": "online"}] if step == "register_worker" else []
 
     store: Any = Silent()
-    intake = Intake(
-        store, tmp_path, {}, queues=["a"], run_id=None, slots=1, lease_ms=5_000, offers=1,
-        stop_grace_ms=0, inherited={}, clock=lambda: 0,
-    )  # fmt: skip
+    terms = Terms(["a"], None, slots=1, lease_ms=5_000, offers=1, stop_grace_ms=0, inherited={})
+    intake = Intake(store, tmp_path, {}, terms, lambda: 0)
     with pytest.raises(TimeoutError):
         intake.lease(1)
     offered = [one.offer_id for one in intake._pool["a"]]
@@ -118,18 +115,14 @@ def test_a_queue_whose_answer_was_lost_is_asked_once_more(tmp_path: Path) -> Non
 
 
 def test_explain_knows_that_all_of_them_get_their_turn() -> None:
-    full = json.dumps([f"q{number}" for number in range(WORKER_QUEUES)])
+    waiting = [{"queue": "later"}]
 
-    class Reading:
-        queues = full
+    def of(*queues: str) -> dict[str, dict[str, Any]]:
+        return {"w": {"worker_id": "w", "standing": "online", "queues": list(queues)}}
 
-        def read(self, view: str, **asked: Any) -> list[dict[str, Any]]:
-            return [{"queues": self.queues}] if view == "worker_state" else [{"queue": "later"}]
-
-    store: Any = Reading()
-    assert "later" in reasons.served(store)
-    store.queues = '["a"]'
-    assert reasons.served(store) == {"a"}
+    full = [f"q{number}" for number in range(WORKER_QUEUES)]
+    assert sessions.serving(of(*full), waiting) == {"later", *full}
+    assert sessions.serving(of("a"), waiting) == {"a"}
 
 
 @pytest.fixture
@@ -167,7 +160,7 @@ def test_work_in_a_queue_beyond_the_last_is_done(
     def seen() -> int:
         if served.status()["queues_waiting"] and not document:
             document.update(served.status())
-            document["all"] = served_by(store, {}, document, 0)
+            document["all"] = served_by({}, store.read("queue_state"), {}, document, 0)
         return int(not store.read("open_run", limit=1) or time.monotonic() > end)
 
     served.interrupts = seen

@@ -672,6 +672,17 @@ def test_a_broken_receipt_is_not_taken_for_one(tmp_path: Path, body: bytes) -> N
         read_receipt(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "body", [b"\x00\x00\xfe\xff\x00", b"[" * 60_000, b"\xff", b"{"],
+    ids=["utf-32", "nested", "bytes", "half"],
+)  # fmt: skip
+def test_a_journal_of_garbage_is_told_of_in_plain_words(tmp_path: Path, body: bytes) -> None:
+    (tmp_path / "journal.json").write_bytes(body)
+    with pytest.raises(RecordBroken) as broken:
+        read_journal(tmp_path)
+    assert str(broken.value) == f"{tmp_path}/journal.json: not JSON"
+
+
 def test_a_receipt_stays_small_whatever_it_is_told(bench: Bench) -> None:
     name = "\u62bd" * 3_000 + "\x01\ud800"
     one = bench.start(name)

@@ -95,6 +95,17 @@ def test_what_is_not_here_is_named(scene: Scene) -> None:
     assert done.stderr == "no log on this machine: test, attempt 2\n"
 
 
+def test_an_attempt_that_was_never_leased_never_started(scene: Scene) -> None:
+    logs = ("logs", scene.run_id, "build")
+    done = scene.shell(*logs)
+    assert done.stderr == "refused: build, attempt 1 has not started yet: it is claimed\n"
+    acting.cancel(scene.store, scene.run_id)
+    acting.converge(scene.store, scene.run_id)
+    done = scene.shell(*logs)
+    wanted = "refused: build, attempt 1 never started: the run was cancelled before\n"
+    assert (done.returncode, done.stderr) == (5, wanted)
+
+
 def test_a_run_is_followed_to_its_end_with_nothing_lost_or_told_twice(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

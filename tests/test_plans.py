@@ -71,6 +71,7 @@ LOOKING = {
     "runs of a workflow": "select * from ql.run_state where admitted_at_ms >= 0"
                           f" and admitted_at_ms < {FAR_MS} and target_id = 'wf'"
                           " order by admitted_at_ms desc, run_id desc limit 21",
+    "what workers hold": "select * from ql.worker_hold order by worker_id, attempt_id limit 1001",
 }  # fmt: skip
 
 
@@ -97,9 +98,10 @@ IDS = {"run_id", "attempt_id", "entity_id", "input_id", "offer_id"}
 # what a call may touch: most take LIMIT runs, the sweep 32
 BUFFERS = defaultdict(lambda: 800, sweep_agenda=1600)
 LEVELS, SLACK = 3, 20
-# once a session, a fault, a publication or a day: these may be planned at each call
+# once a session, a fault, a publication, a minute or a day: these may be planned at each call
 SELDOM = {
-    "register_worker", "end_session", "record_fault", "release_fault", "publish_package",
+    "register_worker", "end_session", "heartbeat_worker", "audit_worker", "drain_worker",
+    "undrain_worker", "purge_audit", "record_fault", "release_fault", "publish_package",
     "withdraw_package", "pause_trigger", "resume_trigger", "fire_trigger", "record_trigger_fault",
     "sweep_schedule",
     "purge_runs",
@@ -178,9 +180,13 @@ def looks(request: pytest.FixtureRequest, server_of: conftest.ServerOf) -> Looks
         grow(site, done)
         found["grown"] = measured(site, "g")
         put_far(site)
+        audited(site)
         site.watched.execute("analyze")
         found["analysed"] = measured(site, "a")
         found["idle"] = idle(site)
+        for number in range(LIMIT):
+            acting.admit(site.store, start(site, "flow", f"held.{number}"))
+        assert len(leased(site, LIMIT)) == len(site.store.read("worker_hold")) == LIMIT
         found["looking"] = {
             name: [site.watch(sql.SQL(text), [])[0]] for name, text in LOOKING.items()
         }
@@ -307,6 +313,16 @@ def grow(site: Site, done: str) -> None:
         assert count.fetchone()[0] >= RUNS
 
 
+def audited(site: Site) -> None:
+    """As many requests that were audited as runs that have ended."""
+    with psycopg.connect(site.dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into ql.worker_audit (minute_ms, worker_id, route, certificate, first_at_ms)"
+            " select g * 60000::bigint, 'w1', 'lease', '2a', g * 60000::bigint"
+            f" from generate_series(1, {RUNS}) as g"
+        )
+
+
 def put_far(site: Site) -> None:
     """An agenda as long as if many runs waited for something that is not due for years."""
     with psycopg.connect(site.dsn, autocommit=True) as connection:
@@ -396,7 +412,11 @@ def measured(site: Site, tag: str) -> dict[str, list[Look]]:
         session = {"p_worker_id": f"w{tag}{n}", "p_session_id": "s1"}
         look("register_worker", **session, p_queues='["default"]', p_slots=4,
              p_self_fencing=1, p_grace_ms=2_000)  # fmt: skip
+        look("heartbeat_worker", **session)
+        look("drain_worker", p_worker_id=f"w{tag}{n}")
+        look("undrain_worker", p_worker_id=f"w{tag}{n}")
         look("end_session", **session)
+        look("audit_worker", p_worker_id="w1", p_route="lease", p_certificate=f"{tag}{n}")
         look("publish_package", p_package_key="other", p_manifest=other(tag, n), p_base_dir="/srv")
         look("withdraw_package", p_package_key="other")
     clear(site)
@@ -447,13 +467,16 @@ def worker(site: Site, look: Callable[..., list[Row]]) -> None:
     held = [Held(row["attempt_id"], row["fence"], acting.token(row["offer_id"]), row)
             for row in rows]  # fmt: skip
     assert len(held) == LIMIT
-    plain = acting.commands(*held)
+    plain, mine = acting.commands(*held), acting.commands(*held, worker_id="w1")
     look("attempt_input", p_attempt_id=held[0].attempt_id, p_token=held[0].token)
+    for step in ("attempt_inputs", "attempt_standing"):
+        rows = look(step, p_commands=acting.commands(*held, worker_id="w1"))
+        assert [row["outcome"] for row in rows] == ["applied"] * LIMIT
     ended = {"how": "exit", "exit_code": 0, "output": "{}", "error": None}
     for rows in (
         look("start_attempts", p_commands=acting.commands(*held, identity="pid 7")),
         look("running_attempts", p_commands=plain),
-        look("renew_attempts", p_commands=plain, p_lease_ms=acting.LEASE_MS),
+        look("renew_attempts", p_commands=mine, p_lease_ms=acting.LEASE_MS),
         look("report_attempts", p_commands=acting.commands(*held, **ended)),
     ):
         assert [row["outcome"] for row in rows] == ["applied"] * LIMIT
@@ -493,12 +516,15 @@ def idle(site: Site) -> dict[str, list[Look]]:
 
 def purged(site: Site) -> dict[str, list[Look]]:
     """The purge when nothing is old enough, and then of the oldest runs."""
-    found: dict[str, list[Look]] = {"nothing": [], "some": []}
+    found: dict[str, list[Look]] = defaultdict(list)
     for before_ms, name in ((1, "nothing"), (FAR_MS, "some")):
         for _ in range(CALLS):
             seen, rows = site.call("purge_runs", p_before_ms=before_ms, p_limit=LIMIT)
             assert len(rows) == (LIMIT if name == "some" else 0)
             found[name].append(seen)
+            seen, rows = site.call("purge_audit", p_before_ms=before_ms, p_limit=LIMIT)
+            assert rows == [{"purged": LIMIT if name == "some" else 0}]
+            found[f"{name} of the audit"].append(seen)
     return found
 
 
@@ -508,6 +534,8 @@ def test_a_purge_costs_what_goes(looks: Looks) -> None:
     assert walks == set()
     assert max(look.buffers for look in looks["purge"]["nothing"][1:]) < 80
     assert max(look.buffers for look in looks["purge"]["some"][1:]) < BUFFERS["purge_runs"]
+    of_audit = looks["purge"]["nothing of the audit"][1:] + looks["purge"]["some of the audit"][1:]
+    assert max(look.buffers for look in of_audit) < 80
 
 
 def test_no_step_walks_through_a_table_that_grows(looks: Looks) -> None:
@@ -556,7 +584,7 @@ def test_a_walk_would_be_seen(looks: Looks) -> None:
 
 
 def test_every_step_that_works_on_runs_is_looked_at(looks: Looks) -> None:
-    looked = {*looks["analysed"], *(["purge_runs"] if looks["purge"] else [])}
+    looked = {*looks["analysed"], *(["purge_runs", "purge_audit"] if looks["purge"] else [])}
     assert STEPS.keys() == looked
 
 

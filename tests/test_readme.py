@@ -65,7 +65,9 @@ FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL
 NAMED = re.compile(r"`([\w./-]*\.\w+)`[^`\n]*:\s*$")  # `migrate` is no file
 HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)")
 SHELL_SIGNS = re.compile(r"[|&;<>()$`*?~\\]|^[A-Z_]+=")
-STAYS = re.compile(r"qinglong-sql (edge|control(?!.*--print-settings))\b[^|;]*")
+STAYS = re.compile(
+    r"qinglong-sql (edge|ingress|worker(?= --)|control(?!.*--print-settings))\b[^|;]*"
+)
 WITHIN_S = 90
 
 
@@ -376,7 +378,7 @@ def test_every_command_of_a_page_does_what_the_page_says(
         if dsn:
             with psycopg.connect(dsn, autocommit=True) as connection:
                 connection.execute(f"drop role {login}")  # type: ignore[arg-type]
-                connection.execute("drop role if exists qinglong_control")
+                connection.execute("drop role if exists qinglong_control, qinglong_ingress")
 
 
 def test_pages_have_commands_and_no_exception_is_left_over() -> None:

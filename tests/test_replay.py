@@ -25,7 +25,7 @@ RUNS = ("one", "two")
 # something run: once its lease is over, it is refused (test_dispatch)
 LASTING = {
     "start_run", "start_retry", "request_cancel", "declare_stopped", "running_attempts",
-    "report_attempts", "attest_attempts",
+    "report_attempts", "attest_attempts", "attempt_standing",
 }  # fmt: skip
 BATCHES = frozenset(
     name for name, step in STEPS.items() if {"p_commands", "p_offers"} & set(step.params)
@@ -210,12 +210,21 @@ LIFE: tuple[Act, ...] = (
     named("sweep_schedule", p_limit=9),
     named("register_worker", {"generation": 1}, **SESSION, p_queues='["default"]', p_slots=8,
           p_self_fencing=1, p_grace_ms=GRACE_MS),
+    named("heartbeat_worker", {"generation": 1, "status": "online"}, **SESSION),
+    named("drain_worker", {"status": "draining", "outcome": "applied"},
+          again={"outcome": "existing"}, p_worker_id="w1"),
+    named("undrain_worker", {"status": "online", "outcome": "applied"},
+          again={"outcome": "existing"}, p_worker_id="w1"),
+    named("audit_worker", p_worker_id="w1", p_route="lease", p_certificate="2a"),
+    named("purge_audit", {"purged": 0}, p_before_ms=1, p_limit=9),
     begin("flow"),
     named("due_page", p_stage="task_admission", p_after_due_at_ms=-1, p_after_run_id="", p_limit=9),
     # a fails and is tried again; it ends well straight from the start barrier
     *dispatched(1),
     Act("attempt_input", lambda actor: {"p_attempt_id": actor.attempt_id, "p_token": actor.token}),
+    batch("attempt_inputs", worker_id="w1"),
     batch("start_attempts", identity="pid 7"),
+    batch("attempt_standing", expect={"status": "starting"}, worker_id="w1"),
     batch("running_attempts"),
     batch("renew_attempts", p_lease_ms=LEASE_MS, later="expires_at_ms", wait_ms=500),
     batch("report_attempts", "blocked", expect={"code": "QL410"}, **PASSED, **STALE),

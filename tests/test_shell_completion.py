@@ -69,7 +69,10 @@ def test_runs_packages_workflows_steps_and_attempts_complete(
     assert runs["held"] not in complete("cancel", runs["held"], "", dsn=dsn), "not twice"
     assert set(complete("retry", "", dsn=dsn)) == ended - {runs["good"]}
     assert complete("graph", runs["bad"][:9], dsn=dsn) == [runs["bad"], runs["bad"][:9]]
-    held = complete("declare-stopped", "", dsn=dsn)
+    assert complete("workers", "", dsn=dsn) == ["w1"] and not complete("workers", "x", dsn=dsn)
+    assert complete("worker", "drain", "w", dsn=dsn) == ["w1"]
+    assert complete("attempt", "", dsn=dsn) == ["declare-stopped"]
+    held = complete("attempt", "declare-stopped", "", dsn=dsn)
     assert f"{runs['held']}-1" in held and f"{runs['queued']}-1" not in held
     assert sorted(facts.shell.folder.iterdir()) == before, "completing makes no file"
 

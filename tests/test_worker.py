@@ -297,7 +297,7 @@ class Unsent(Wrapped):
 
 @pytest.mark.parametrize(
     "step",
-    ["register_worker", "lease_attempts", "attempt_input", "start_attempts", "running_attempts",
+    ["register_worker", "lease_attempts", "attempt_inputs", "start_attempts", "running_attempts",
      "report_attempts"],
 )  # fmt: skip
 def test_a_lost_answer_is_asked_for_again_and_nothing_runs_twice(place: Site, step: str) -> None:
@@ -435,7 +435,7 @@ def test_what_was_never_acknowledged_is_given_back_even_if_everything_was_killed
     assert site.lines("witness") == ["2"]
 
 
-@pytest.mark.parametrize("step", ["lease_attempts", "attempt_input"])
+@pytest.mark.parametrize("step", ["lease_attempts", "attempt_inputs"])
 def test_a_lease_that_was_never_journaled_is_found_again(place: Site, step: str) -> None:
     place.publish("one: {run: 'echo $QL_ATTEMPT >> witness'}")
     run_id = place.start()
@@ -443,7 +443,7 @@ def test_a_lease_that_was_never_journaled_is_found_again(place: Site, step: str)
     place.drive(worker, lambda: len(place.errors) >= 1)
     assert place.attempts(run_id)[0]["lease_status"] == "leased"
     worker.close()
-    if step == "attempt_input":  # killed while it prepared the folder
+    if step == "attempt_inputs":  # killed while it prepared the folder
         (offer,) = [one["offer_id"] for one in place.attempts(run_id)]
         (place.state / "exec" / offer).mkdir()
     began = time.monotonic()

@@ -24,12 +24,15 @@ COMMANDS = {
     "resume": "resume",
     "edge": "edge",
     "control": "control",
+    "ingress": "ingress",
+    "worker": "worker",
+    "ca": "ca",
     "publish": "package",
     "withdraw": "withdraw",
     "start": "runs",
     "cancel": "cancel",
     "retry": "retry",
-    "declare-stopped": "operator",
+    "attempt": "attempt",
     "schedules": "schedules",
     "trigger": "trigger",
     "status": "status",
@@ -39,6 +42,7 @@ COMMANDS = {
     "events": "events",
     "explain": "looking",
     "logs": "logs",
+    "workers": "workers",
     "graph": "graph",
     "migrate": "service",
     "doctor": "service",
@@ -47,6 +51,7 @@ COMMANDS = {
     "restore": "backup",
     "completion": "completion",
 }
+HIDDEN = {"declare-stopped": "operator"}  # as it was called in 0.1
 
 
 class Lazy(click.Group):
@@ -58,7 +63,7 @@ class Lazy(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
+        module = COMMANDS.get(cmd_name) or HIDDEN.get(cmd_name)
         if module is None:
             return None
         found: Any = importlib.import_module(f"qinglong_sql.cli.{module}")
@@ -75,7 +80,7 @@ class Lazy(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is called; one that is mistyped is told with the nearest."""
         name = args[0]
-        if name not in COMMANDS and not ctx.resilient_parsing and not name.startswith("-"):
+        if not (name in COMMANDS or name in HIDDEN or ctx.resilient_parsing or name[:1] == "-"):
             from qinglong_sql.cli.spelling import did_you_mean
 
             ctx.fail(f"no command {name!r}{did_you_mean(name, COMMANDS)}")

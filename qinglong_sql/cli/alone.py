@@ -62,17 +62,29 @@ def silent_words(edge: dict[str, Any] | None) -> str:
 
 
 def undriven(store: Store, dsn: str) -> bool:
-    """Whether nobody drives the database, as far as that can be known from here.
+    """Whether nobody drives the database or executes, as far as that can be known from here."""
+    return bool(undone(store, dsn))
 
-    A folder of another user says nothing. PostgreSQL may have workers elsewhere: nobody drives when
-    no worker is registered, or when work is long due and no lease stands.
+
+def undone(store: Store, dsn: str) -> str:
+    """What nobody does for the database: `drives`, `executes`, or nothing when all is done.
+
+    A folder of another user says nothing. PostgreSQL may have workers elsewhere: nobody executes
+    when no worker is registered, though a control process may drive; and nobody drives when work is
+    long due and no lease stands.
     """
     folder = state_folder(dsn)
     if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
-        return False
+        return ""
     if not all(os.access(lock, os.R_OK) for lock in _locks(folder)) or _held(folder):
-        return False
-    return dsn.startswith(SQLITE) or _silent(store)
+        return ""
+    if dsn.startswith(SQLITE):
+        return "drives"
+    there = any(store.read("worker_state", limit=1, status=one) for one in ("online", "draining"))
+    late = _long_due(store)
+    if not there:
+        return "drives" if late else "executes"
+    return "drives" if late and not _leased(store) else ""
 
 
 def nobody_drives(store: Store, dsn: str, run_id: str) -> str:
@@ -80,12 +92,23 @@ def nobody_drives(store: Store, dsn: str, run_id: str) -> str:
 
     An edge that does not answer is told as well.
     """
-    if not undriven(store, dsn):
+    what = undone(store, dsn)
+    if not what:
         silent = silent_words(edge_here(dsn)) if dsn.startswith(SQLITE) else ""
         return f"this database has {silent}" if silent else ""
     more = same_dsn(dsn)
+    if what == "executes":
+        return f"nobody executes for this database now: {executors(f'resume {run_id[:12]}{more}')}"
     edge = f"`qinglong-sql edge{more}` or " if dsn.startswith(SQLITE) else ""
     return f"nobody drives this database now: {edge}`qinglong-sql resume {run_id[:12]}{more}` does"
+
+
+def executors(resume: str) -> str:
+    """Who would execute for a cluster; `resume` are the words of that command."""
+    return (
+        "`qinglong-sql worker` does, beside a control process, or"
+        f" `qinglong-sql {resume}` on this machine"
+    )
 
 
 class Lookout:
@@ -167,20 +190,21 @@ def file_of(dsn: str, command: str) -> Path:
     raise Refused(f"{command} is for SQLite files; PostgreSQL has pg_dump and pg_basebackup")
 
 
-def _silent(store: Store) -> bool:
-    """Whether no worker is registered, or all that are have let work lie."""
-    if not store.read("worker_state", limit=1, status="online"):
-        return True
+def _long_due(store: Store) -> bool:
+    """Whether work has been left lying that whoever drives does within a cadence."""
     from qinglong_sql.cli.standing import STAGES
 
-    now = now_ms()
-    long_due = Span(0, now - LATE_MS)
-    if not any(
+    long_due = Span(0, now_ms() - LATE_MS)
+    return any(
         store.read("agenda_state", limit=1, stage=stage, due_at_ms=long_due) for stage in STAGES
-    ):
-        return False
+    )
+
+
+def _leased(store: Store) -> bool:
+    """Whether a lease stands, of one of the oldest runs that are open."""
+    now = now_ms()
     open_runs = store.read("open_run", order="admitted_at_ms, run_id", limit=LEASES)
-    return not any(
+    return any(
         one["lease_status"] == "leased" and one["lease_expires_at_ms"] > now
         for run in open_runs
         for status in ("claimed", "starting", "running")

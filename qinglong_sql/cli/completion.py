@@ -18,6 +18,7 @@ from qinglong_sql.store import Row, Span
 from qinglong_sql.store.glance import glance
 
 SHOWN = 50
+OF_WORKERS = ("workers", "drain", "undrain")
 OPEN_ALONE = ("resume", "cancel", "watch", "explain")
 WHERE = {
     "bash": '~/.bashrc:  eval "$(qinglong-sql completion bash)"',
@@ -113,6 +114,18 @@ def _attempts(ctx: click.Context, incomplete: str) -> Found:
     return found
 
 
+def _workers(ctx: click.Context, incomplete: str) -> Found:
+    """Workers that are registered; other commands have names of other things."""
+    if ctx.info_name not in OF_WORKERS:
+        return []
+    rows = _read(ctx, "worker_state", order="worker_id", limit=SHOWN)
+    return [
+        CompletionItem(row["worker_id"], help=row["status"])
+        for row in rows
+        if row["worker_id"].startswith(incomplete)
+    ]
+
+
 def _packages(ctx: click.Context, incomplete: str) -> Found:
     rows = _read(ctx, "package_state", order="package_key", state="active")
     return _items((row["package_key"] for row in rows), incomplete)
@@ -175,6 +188,7 @@ KNOWN: dict[str, Callable[[click.Context, str], Found]] = {
     "run": _runs,
     "after": _runs,
     "attempt": _attempts,
+    "name": _workers,
     "package": _packages,
     "target": _targets,
     "trigger": _triggers,

@@ -1,26 +1,21 @@
 """`control`: the process that decides for a cluster, on PostgreSQL."""
 
 import importlib.util
-import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-import qinglong_sql
-from qinglong_sql.cli.exits import BadFile, Exit, leave, reported, told_as, without_secrets
-from qinglong_sql.cli.interrupts import Interrupts
+from qinglong_sql import ingress_settings
+from qinglong_sql.cli.exits import BadFile, Exit, leave, reported
+from qinglong_sql.cli.serving import secret_of, serve, words_without
 from qinglong_sql.cli.words import say
 from qinglong_sql.control_log import LEVELS, Log
 from qinglong_sql.errors import NotReady
+from qinglong_sql.ingress_settings import IngressSettings
 from qinglong_sql.settings import PREFIX, ControlSettings, SettingFault, load, shown
 
-if TYPE_CHECKING:
-    from qinglong_sql.control import Ending
-
 NEEDED = ("psycopg", "psycopg_pool", "cheroot", "prometheus_client")
-LEAVE_WITHIN_S = 1.0  # after a second interrupt
+NEEDED_BY_DOOR = ("aiohttp", "cryptography")
 
 
 @click.command()
@@ -78,12 +73,17 @@ LEAVE_WITHIN_S = 1.0  # after a second interrupt
     "--log-level", metavar="LEVEL", help=f"{', '.join(LEVELS[:-1])} or error. Default: info."
 )
 @click.option(
+    "--ingress",
+    is_flag=True,
+    help="Let remote workers in as well: settings in the table [ingress], QINGLONG_INGRESS_…",
+)
+@click.option(
     "--print-settings",
     is_flag=True,
     help="Print the settings as a TOML file, secrets hidden, and where each comes from; then end.",
 )
 @reported
-def control(config: Path | None, print_settings: bool, **flags: str | None) -> None:
+def control(config: Path | None, ingress: bool, print_settings: bool, **flags: str | None) -> None:
     """Decide what is due for a whole PostgreSQL database, beside others of its kind.
 
     Start as many as you like, on as many machines: they have no leader and lose nothing when one
@@ -92,7 +92,8 @@ def control(config: Path | None, print_settings: bool, **flags: str | None) -> N
     Install it with `pip install 'qinglong-sql[control]'`.
 
     Settings come from the file of --config, then from the environment (QINGLONG_CONTROL_POOL_SIZE
-    for pool_size, and so on), then from the options here; the later one wins.
+    for pool_size, and so on), then from the options here; the later one wins. With --ingress remote
+    workers come in here, by a login of its own (ql_worker): `qinglong-sql ingress --help` says how.
 
     /livez is 200 while the process stands; /readyz is 200 while it works and 503 with the reason
     before and after; /metrics is for Prometheus. They listen on loopback unless --listen says more.
@@ -103,80 +104,38 @@ def control(config: Path | None, print_settings: bool, **flags: str | None) -> N
     start it again; so it does at the start when the database does not answer, is not the shipped
     one, or gives this login more or less than it should have.
     """
+    door: IngressSettings | None = None
     try:
         settings, origins = load(config, flags)
+        text = shown(settings, origins)
+        if ingress:
+            beside = ingress_settings.BESIDE_CONTROL
+            door, origins = ingress_settings.load(config, {}, book=beside)
+            text += f"\n\n{ingress_settings.shown(door, origins)}"
     except SettingFault as error:
         raise BadFile(str(error)) from None
     if print_settings:
-        say(shown(settings, origins))
+        say(text)
         return
-    for name in NEEDED:
+    extra = "control" if door is None else "ingress"
+    for name in NEEDED if door is None else (*NEEDED, *NEEDED_BY_DOOR):
         if importlib.util.find_spec(name) is None:
-            raise NotReady(f"{name} is not installed: pip install 'qinglong-sql[control]'")
-    leave(serve(settings))
+            raise NotReady(f"{name} is not installed: pip install 'qinglong-sql[{extra}]'")
+    leave(served(settings, door))
 
 
-def serve(settings: ControlSettings) -> Exit:
+def served(settings: ControlSettings, door: IngressSettings | None = None) -> Exit:
     """Be a control process until it is over; how it ended."""
     from qinglong_sql.control import Control
-    from qinglong_sql.control_boot import BootFailed
-    from qinglong_sql.control_parts import place_of, real_parts
+    from qinglong_sql.control_parts import real_parts
 
     log = Log(settings.log_format, settings.log_level)
     try:
-        secret = f"password={settings.password()}" if settings.password_file else ""
-        parts = real_parts(settings, log)
+        secrets = [settings.dsn, secret_of(settings.password())]
+        if door is not None:
+            secrets += [door.dsn, secret_of(door.password())]
+        parts = real_parts(settings, log, door)
     except SettingFault as error:
         raise BadFile(str(error)) from None
-
-    def words(error: BaseException) -> str:
-        return without_secrets(without_secrets(words_of(error), settings.dsn), secret)
-
-    served = Control(settings, parts, log, words)
-    with Interrupts(lambda: served.ask("asked to stop"), leave_at_once, LEAVE_WITHIN_S) as signals:
-        log.say(
-            "info",
-            "begin",
-            f"control {qinglong_sql.__version__} as pid {os.getpid()}: {place_of(settings.dsn)}",
-            pid=os.getpid(),
-            version=qinglong_sql.__version__,
-        )
-        try:
-            ending = served.run()
-        except BootFailed as error:
-            cause = error.__cause__ or error
-            log.say("error", "boot", f"not ready: {error.step}: {words(cause)}", part=error.step)
-            if told_as(cause) is None:  # a bug of ours: all of it
-                raise cause from None
-            return Exit.NOT_READY
-        signals.over()
-        return told(ending, log)
-
-
-def told(ending: "Ending", log: Log) -> Exit:
-    """The exit code of an ending, and the last line of its log."""
-    if ending.late:
-        late = ", ".join(ending.late)
-        log.say("error", "end", f"stopped, although not in time: {late}", late=ending.late)
-    else:
-        log.say("info", "end", "stopped")
-    code = Exit.NOT_READY if ending.tripped else Exit.FAILED if ending.late else Exit.OK
-    if ending.late:  # what hangs must not keep the interpreter from its end
-        sys.stderr.flush()
-        os._exit(code)
-    return code
-
-
-def leave_at_once() -> None:
-    """Nothing of this process is lost: what it began is committed, or is begun again."""
-    os._exit(Exit.KILLED)
-
-
-def words_of(error: BaseException) -> str:
-    """An error in words for a line of the log."""
-    if isinstance(error, OSError) and error.strerror is None and error.args:
-        return str(error)  # one that was said in words already
-    found = told_as(error)
-    if found is None:
-        return f"{type(error).__name__}: {error}"
-    return found[1].removeprefix("not ready: ").removesuffix("; try again")
+    words = words_without(*secrets)
+    return serve("control", Control(settings, parts, log, words), settings.dsn, log, words)

@@ -167,7 +167,8 @@ def unavailable(error: BaseException) -> tuple[Exit, str] | None:
 
 WHO_MAY = (
     "a login may look with `grant ql_reader`, publish and start with ql_admission,"
-    " `run` needs ql_scheduler and ql_worker as well, and purge and declare-stopped ql_operator"
+    " `run` needs ql_scheduler and ql_worker as well, and purge, declare-stopped, worker drain and"
+    " undrain, and what changes a trigger ql_operator"
 )
 
 

@@ -1,18 +1,17 @@
 """Following the logs of a run until it has ended."""
 
-from pathlib import Path
-
 from qinglong_sql.cli.alone import Lookout
 from qinglong_sql.cli.log_lack import barred, named, not_here
 from qinglong_sql.cli.log_lines import Show
 from qinglong_sql.cli.pause import Patience, pause
 from qinglong_sql.cli.reread import the_run
-from qinglong_sql.cli.tail import Tail, live
+from qinglong_sql.cli.tail import Places, Tail, live
 from qinglong_sql.cli.words import Row, complain
 from qinglong_sql.store import Store
 
 LOOKS_A_READ = 2  # the database is asked at every second look at the files
 LOOKS_FOR_A_LOG = 10
+LOOKS_FOR_THE_REST = 100  # 10 s: a worker ships what an attempt wrote last within seconds
 
 
 class Follower:
@@ -22,12 +21,12 @@ class Follower:
     """
 
     def __init__(
-        self, store: Store, run_id: str, state: Path, show: Show, patience: Patience,
+        self, store: Store, run_id: str, where: Places, show: Show, patience: Patience,
         lookout: Lookout,
     ) -> None:  # fmt: skip
         self.store = store
         self.run_id = run_id
-        self.state = state
+        self.where = where
         self.show = show
         self.patience = patience
         self.lookout = lookout
@@ -48,7 +47,7 @@ class Follower:
                 if over and not self.tails:
                     if self.lacking:
                         there = len(self.done) - len(self.lacking)
-                        complain(not_here(self.lacking, there, barred(self.state)))
+                        complain(not_here(self.lacking, there, barred(self.where), self.where))
                     return
                 if looked + 1 < LOOKS_A_READ or not over:
                     pause()
@@ -83,7 +82,7 @@ class Follower:
         if key in self.tails:
             self.tails[key].attempt = attempt
         elif key not in self.done:
-            self.tails[key] = Tail(self.state, attempt)
+            self.tails[key] = Tail(self.where, attempt)
             if tell:
                 complain(f"{named(attempt)}:")
 
@@ -95,16 +94,25 @@ class Follower:
             if tail.found():
                 if before is None:
                     tail.skip(keep)
-                self.show.rest(tail, last=ended)
+                late = tail.more_comes() and self.missed(key) < LOOKS_FOR_THE_REST
+                self.show.rest(tail, last=ended and not late)
+                if ended and late:
+                    self.misses[key] += 1
+                    continue
                 missing = tail.missing() if ended else None
                 if missing:
                     complain(f"the log of {named(tail.attempt)} {missing}")
             elif ended:
-                self.misses[key] = self.misses.get(key, 0) + 1
-                if self.misses[key] < LOOKS_FOR_A_LOG:
+                self.misses[key] = self.missed(key) + 1
+                patient = LOOKS_FOR_THE_REST if self.where.kept() else LOOKS_FOR_A_LOG
+                if self.misses[key] < patient:
                     continue
                 self.lacking.append(tail.attempt)
             if ended:
                 tail.close()
                 del self.tails[key]
                 self.done.add(key)
+
+    def missed(self, key: str) -> int:
+        """How many looks have waited for what is still to be shipped."""
+        return self.misses.setdefault(key, 0)

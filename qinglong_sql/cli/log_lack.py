@@ -7,7 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from qinglong_sql.cli.reasons import short
+from qinglong_sql.cli.sessions import is_of_a_run
 from qinglong_sql.cli.steps import CODES, shortened
+from qinglong_sql.cli.tail import Places
 from qinglong_sql.cli.words import Row
 
 NAMED = 3
@@ -41,13 +43,26 @@ def end_of(attempt: Row) -> str:
     return f"{words}: {said}" if said else words
 
 
-def barred(state: Path) -> str:
-    """Words for a folder of workers here that this user may not look into; nothing without one."""
-    try:
-        folders = [state, *sorted(state.iterdir())]
-    except OSError:
-        folders = [state]
-    for folder in folders:
+def not_begun(attempt: Row) -> str:
+    """Words for an attempt that has never started, and so can have no log; nothing for others."""
+    if attempt["starting_at_ms"] is not None:
+        return ""
+    if attempt["finished_at_ms"] is None:
+        return f"{named(attempt)} has not started yet: {end_of(attempt)}"
+    if attempt["result_code"] == "execution_cancelled":
+        return f"{named(attempt)} never started: the run was cancelled before"
+    return f"{named(attempt)} never started: {end_of(attempt)}"
+
+
+def barred(where: Path | Places) -> str:
+    """Words for a folder of logs here that this user may not look into; nothing without one."""
+    where = Places(where) if isinstance(where, Path) else where
+    folders = [where.state]
+    with suppress(OSError):
+        folders += sorted(where.state.iterdir())
+    with suppress(OSError):
+        folders += sorted(where.base.glob("remote-*")) if where.base else []
+    for folder in [*folders, *where.stores]:
         try:
             os.scandir(folder).close()
         except PermissionError:
@@ -69,18 +84,43 @@ def owner_of(path: Path) -> str:
     return "another user"
 
 
-def not_here(lacking: Sequence[Row], there: int, denied: str) -> str:
+def whereabouts(attempt: Row, where: Places) -> str:
+    """Where the log of an attempt is, if it ran on a worker that has a name; else nothing.
+
+    Where an ingress of this machine keeps logs, it will be once it is shipped.
+    """
+    worker = attempt["worker_id"]
+    if where.base is None or not worker or is_of_a_run(worker):
+        return ""
+    if where.kept():
+        return (
+            f"worker {worker} has not shipped it yet, or the ingress' log folder does not take it"
+        )
+    looked = " or ".join(str(store) for store in where.stores)
+    return (
+        f"it is on worker {worker}, or where its ingress keeps logs"
+        f" (not in {looked}; QINGLONG_STATE_DIR or --log-dir)"
+    )
+
+
+def not_here(lacking: Sequence[Row], there: int, denied: str, where: Places) -> str:
     """For attempts whose logs are not on this machine, when so many others' are.
 
     `denied`: the words of `barred`, as they may be in a folder that is closed to us.
     """
     if denied and not there:
         return f"the logs of this run, if there are any here, cannot be read: {denied}"
+    said = {one["attempt_id"]: whereabouts(one, where) for one in lacking}
     if not there and len(lacking) > 1:
-        return (
-            f"no logs of this run on this machine ({len(lacking)} attempts): purged, ran"
-            " elsewhere, or not part of a backup"
-        )
+        ways = dict.fromkeys(words for words in said.values() if words)
+        rest = len(ways) - NAMED
+        some = [*list(ways)[:NAMED], *([f"{rest} more places"] if rest > 0 else [])]
+        why = "; ".join(some) or "purged, ran elsewhere, or not part of a backup"
+        return f"no logs of this run on this machine ({len(lacking)} attempts): {why}"
     rest = len(lacking) - NAMED
-    names = "; ".join([*map(named, lacking[:NAMED]), *([f"{rest} more"] if rest > 0 else [])])
+    some = [
+        named(one) + f" ({said[one['attempt_id']]})" * bool(said[one["attempt_id"]])
+        for one in lacking[:NAMED]
+    ]
+    names = "; ".join([*some, *([f"{rest} more"] if rest > 0 else [])])
     return f"no log on this machine: {names}" + f"; {denied}" * bool(denied)

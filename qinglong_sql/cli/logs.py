@@ -1,24 +1,27 @@
-"""`logs`: what steps wrote, from the folders of this machine's workers."""
+"""`logs`: what steps wrote, from the folders of this machine's workers and its ingress."""
+
+from pathlib import Path
 
 import click
 
 from qinglong_sql.cli.alone import Lookout
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.follow import Follower
-from qinglong_sql.cli.log_lack import barred, end_of, named, not_here, nothing_written
-from qinglong_sql.cli.log_lines import Show, show_for
-from qinglong_sql.cli.options import (
-    opened,
-    resolve_run,
-    same_dsn,
-    state_folder,
-    with_dsn,
-    with_json,
+from qinglong_sql.cli.log_lack import (
+    barred,
+    end_of,
+    named,
+    not_begun,
+    not_here,
+    nothing_written,
+    whereabouts,
 )
+from qinglong_sql.cli.log_lines import Show, show_for
+from qinglong_sql.cli.options import opened, resolve_run, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.pause import Patience, until_interrupted
 from qinglong_sql.cli.reasons import short
 from qinglong_sql.cli.reread import steps_of, the_run
-from qinglong_sql.cli.tail import Tail, live
+from qinglong_sql.cli.tail import Tail, live, places_of
 from qinglong_sql.cli.words import Row, complain, print_json, with_color
 from qinglong_sql.store import Store
 
@@ -38,6 +41,13 @@ SHOWN = ("run_id", "step_key", "number", "status")
     help="Begin with the last N lines of each log.",
 )
 @click.option("--raw", is_flag=True, help="On a terminal too: every byte as it is.")
+@click.option(
+    "--log-dir",
+    envvar="QINGLONG_LOG_DIR",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where an ingress keeps the logs of its workers; also from QINGLONG_LOG_DIR.",
+)
 @with_color
 @with_dsn
 @with_json
@@ -49,6 +59,7 @@ def logs(
     attempt: int | None,
     keep: int | None,
     raw: bool,
+    log_dir: Path | None,
     dsn: str,
     as_json: bool,
 ) -> None:
@@ -58,8 +69,10 @@ def logs(
     in front of each line, `step#7` for a second or later attempt; one STEP is told as it is, of its
     last attempt. With -f, lines come from all steps as they are written, and Ctrl-C ends only the
     looking. On a terminal what would move or erase is left away, and colours stay; in a pipe
-    nothing is changed. Logs stay on the machine where the step ran, beside its worker.
+    nothing is changed. Logs stay on the machine where the step ran, beside its worker; a remote
+    worker ships them to its ingress within a second or two, and then they are there.
     """
+    where = places_of(dsn, log_dir)
     with opened(dsn) as store:
         row = resolve_run(store, run)
         run_id = row["run_id"]
@@ -71,7 +84,7 @@ def logs(
         whole = step is None and attempt is None
         show = show_for(steps if whole else None, as_json and follow, raw)
         if follow:
-            follower = Follower(store, run_id, state_folder(dsn), show, Patience(dsn),
+            follower = Follower(store, run_id, where, show, Patience(dsn),
                                 Lookout(store, dsn, run_id, complain))  # fmt: skip
             with until_interrupted():
                 follower.to_the_end(step, attempt, keep)
@@ -81,14 +94,18 @@ def logs(
                                                               attempt)]  # fmt: skip
     if not chosen:
         raise Refused("no step has started")
-    tails = [Tail(state_folder(dsn), one) for one in chosen]
+    tails = [Tail(where, one) for one in chosen]
     there = [tail for tail in tails if tail.found()]
-    denied = "" if len(there) == len(tails) else barred(state_folder(dsn))
+    if not there and len(chosen) == 1 and (never := not_begun(chosen[0])):
+        raise Refused(never)
+    denied = "" if len(there) == len(tails) else barred(where)
     if not there and len(chosen) == 1 and not denied:
-        raise Refused(f"no log of {named(chosen[0])} on this machine; {end_of(chosen[0])}")
+        at = whereabouts(chosen[0], where)
+        words = f"no log of {named(chosen[0])} on this machine{f': {at}' * bool(at)}"
+        raise Refused(f"{words}; {end_of(chosen[0])}")
     lacking = [tail.attempt for tail in tails if tail not in there]
     if not there:
-        raise Refused(not_here(lacking, 0, denied))
+        raise Refused(not_here(lacking, 0, denied, where))
     empty = [tail.attempt for tail in there if not tail.size() and not tail.missing()]
     if as_json:
         told = [as_row(tail, keep) for tail in there]
@@ -98,7 +115,7 @@ def logs(
         if empty and len(empty) == len(there):
             complain(nothing_written(empty, same_dsn(dsn)))
     if lacking:
-        complain(not_here(lacking, len(there), denied))
+        complain(not_here(lacking, len(there), denied, where))
 
 
 def print_logs(tails: list[Tail], show: Show, keep: int | None, whole: bool) -> None:

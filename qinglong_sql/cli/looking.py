@@ -15,7 +15,7 @@ from qinglong_sql.cli.reasons import (
     Screen,
     intent_words,
     reason_of,
-    served,
+    screen_of,
     short,
     waits,
 )
@@ -27,7 +27,6 @@ from qinglong_sql.cli.words import (
     COLOURS,
     Row,
     moment,
-    now_ms,
     one_zone,
     print_json,
     say,
@@ -43,7 +42,7 @@ WRONG = 8
 MADE_KEY = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|ru[0-9a-f]{24}"  # nobody chose it
 NO_INPUT = digest("{}")
 TIMED_OUT = "workflow_timed_out"
-LOOKING = ("logs", "status")
+LOOKING = ("logs", "status", "workers")
 Pair = tuple[Row, Reason]  # a row of `explain`, and its words
 
 
@@ -77,7 +76,7 @@ def show(run: str, with_input: bool, utc: bool, dsn: str, as_json: bool) -> None
         attempts = declared.attempts_with(store, run_id)
         pairs = store.read("step_need", order="step_key, need_key", run_id=run_id)
         intents = store.read("intent_state", run_id=run_id)
-        screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
+        screen = screen_of(store, dsn, utc, same_dsn(dsn))
         rows = waits(store, run_id)
         again = retry_of(store, run_id)
         alone = nobody_drives(store, dsn, run_id) if row["status"] == "running" else ""
@@ -203,7 +202,7 @@ def explain(run: str, utc: bool, dsn: str, as_json: bool) -> None:
         for one in rows:
             one["declared"] = (last.get(one["step_key"]) or {}).get("declared")
         row = row if rows else the_run(store, row["run_id"])
-        screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn), served(store))
+        screen = screen_of(store, dsn, utc, same_dsn(dsn))
         unseen = row["status"] != "running" or as_json
         alone = "" if unseen else nobody_drives(store, dsn, row["run_id"])
     reasons = [(one, reason_of(one, screen)) for one in rows]

@@ -1,4 +1,4 @@
-"""What only a person can say: declare-stopped."""
+"""What only a person can say: attempt declare-stopped."""
 
 import re
 from typing import Any

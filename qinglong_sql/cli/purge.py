@@ -12,9 +12,10 @@ import click
 from qinglong_sql.cli.alone import alone, file_of, openers
 from qinglong_sql.cli.exits import Refused, reported
 from qinglong_sql.cli.longwork import consent, count_text, meter, size_text
-from qinglong_sql.cli.options import Duration, opened, state_folder, with_dsn, with_json
+from qinglong_sql.cli.options import Duration, opened, with_dsn, with_json
+from qinglong_sql.cli.tail import Places, places_of
 from qinglong_sql.cli.words import clock, print_json, say, table
-from qinglong_sql.retention import Purged
+from qinglong_sql.retention import Purged, purge_audit
 from qinglong_sql.retention import purge as purge_runs
 from qinglong_sql.store import SQLITE, Span, Store, snapshot
 
@@ -38,6 +39,14 @@ GONE_S = 10.0  # a command that looks is over by then
 @click.option(
     "--vacuum", is_flag=True, help="SQLite: then rewrite the file without its free pages."
 )
+@click.option(
+    "--log-dir",
+    envvar="QINGLONG_LOG_DIR",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where an ingress keeps the logs of its workers, for this database alone; also from"
+    " QINGLONG_LOG_DIR. What is left there of runs that are gone goes as well.",
+)
 @with_dsn
 @with_json
 @reported
@@ -47,6 +56,7 @@ def purge(
     preview: bool,
     yes: bool,
     vacuum: bool,
+    log_dir: Path | None,
     dsn: str,
     as_json: bool,
 ) -> None:
@@ -54,8 +64,9 @@ def purge(
 
     Open runs always stay, and so do packages. The pages of SQLite's file that this frees are used
     again by new runs; only --vacuum makes the file smaller, which writes all of it and needs the
-    database for itself. On PostgreSQL a login needs ql_reader and ql_operator, and autovacuum does
-    the rest.
+    database for itself. On PostgreSQL a login needs ql_reader and ql_operator, autovacuum does the
+    rest, and what workers asked of an ingress is forgotten as well (`worker_audit`). Logs go from
+    this machine alone: on that of an ingress, purge with --log-dir.
     """
     if vacuum and not dsn.startswith(SQLITE):
         raise click.UsageError("--vacuum is for SQLite files; PostgreSQL has autovacuum")
@@ -66,11 +77,12 @@ def purge(
             due["groups"] = grouped(store, due.pop("ids"), before_ms)
             print_json(due) if as_json else say(previewed(due))
             return
-        if due["runs"]:
+        if due["runs"] or due["audits"]:
             consent(yes, f"deletes {told(due)} for good")
         with for_itself(dsn) if vacuum else nullcontext():
-            done = purged(store, before_ms, limit, state_folder(dsn))
-            row: dict[str, Any] = {**asdict(done), "before_ms": before_ms}
+            done = purged(store, before_ms, limit, places_of(dsn, log_dir), log_dir)
+            audits = purge_audit(store, before_ms) if due["audits"] else 0
+            row: dict[str, Any] = {**asdict(done), "audits": audits, "before_ms": before_ms}
             if vacuum:
                 row["before_vacuum"] = snapshot.pages(file_of(dsn, "purge"))
                 store.close()
@@ -92,8 +104,12 @@ def foreseen(store: Store, before_ms: int, limit: int | None) -> dict[str, Any]:
         limit=most,
         finished_at_ms=Span(0, before_ms),
     )
+    last = store.read("worker_audit_log", order="minute_ms desc", limit=1)  # it stays
+    past_ms = min(before_ms, last[0]["minute_ms"]) if last else 0
+    audited = store.read("worker_audit_log", limit=COUNT_MOST + 1, minute_ms=Span(0, past_ms))
     return {
         "runs": min(len(rows), COUNT_MOST),
+        "audits": len(audited),
         "more": len(rows) > COUNT_MOST,
         "before_ms": before_ms,
         "first_ended_at_ms": rows[0]["finished_at_ms"] if rows else None,
@@ -138,22 +154,31 @@ def previewed(due: dict[str, Any]) -> str:
 
 
 def told(due: dict[str, Any]) -> str:
+    many = count_text(due["audits"], "audit row", COUNT_MOST)
     if not due["runs"]:
-        return f"no run ended before {clock(due['before_ms'])}"
+        before = clock(due["before_ms"])
+        return f"{many} from before {before}" if due["audits"] else f"no run ended before {before}"
     count = count_text(due["runs"] + due["more"], "run", COUNT_MOST)
     first, last = due["first_ended_at_ms"], due["last_ended_at_ms"]
     ends = clock(first) if first == last else f"{clock(first)} to {clock(last)}"
     if last is None:
         ends = f"{clock(first)} and later"
-    return f"{count} that ended before {clock(due['before_ms'])} ({ends})"
+    more = f", and {many}" * (due["audits"] > 0)
+    return f"{count} that ended before {clock(due['before_ms'])} ({ends}){more}"
 
 
-def purged(store: Store, before_ms: int, limit: int | None, folder: Path) -> Purged:
+def purged(
+    store: Store, before_ms: int, limit: int | None, where: Places, log_dir: Path | None
+) -> Purged:
+    own = [log_dir.absolute()] if log_dir else []
+    workers = [worker / "log" for worker in where.workers() if worker.parent != where.state]
     with meter("purge") as shown:
         return purge_runs(
             store,
             before_ms,
-            folder=folder,
+            folder=where.state,
+            shared=[*workers, *(one for one in where.stores if one not in own)],
+            own=own,
             limit=limit,
             on_page=lambda done: shown.tell(count_text(done.runs, "run")),
         )
@@ -204,6 +229,8 @@ def rewrite(path: Path, runs: int) -> None:
 def summary(row: dict[str, Any]) -> str:
     words = f"{count_text(row['runs'], 'run')} purged, with {count_text(row['logs'], 'log folder')}"
     words += f" of {size_text(row['log_bytes'])}"
+    if row["audits"]:
+        words += f", and {count_text(row['audits'], 'audit row')}"
     if "file_bytes" in row:
         words += f"; the file has {size_text(row['file_bytes'])}"
         if row["free_bytes"]:

@@ -1,13 +1,12 @@
 """Why a run does not move, in words, and what to type about it (the view `explain`)."""
 
-import json
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from qinglong_sql.cli import declared
+from qinglong_sql.cli.sessions import crew, is_drained, is_of_a_run, serving, sessions
 from qinglong_sql.cli.steps import CODES
 from qinglong_sql.cli.words import Row, age, moment, now_ms
-from qinglong_sql.limits import WORKER_QUEUES
 from qinglong_sql.store import Store
 
 GRACE_MS = (
@@ -16,7 +15,8 @@ GRACE_MS = (
 OVERDUE_MS = 60_000  # what is due is done within a cadence; a minute means that nobody does it
 ORDER = ("fault", "hold", "evidence", "report", "lease", "worker", "queue", "retry", "intent",
          "admission", "need")  # fmt: skip
-SESSIONS = 1000
+QUEUES = 1000
+NAMED = 3
 AT_ONCE = {"need": "frontier", "admission": "task_admission", "intent": "cancellation"}
 BY_ITSELF = "the next cycle of a scheduler; when none works on this database, start one"
 
@@ -26,7 +26,7 @@ class Screen:
     """What all words of a screen depend on: its time and zone, the engine and what to repeat.
 
     `more` is the ` --dsn …` that commands need. `busy` are queues from which somebody takes work;
-    None when that is not known.
+    None when that is not known. `workers` are the rows of `sessions`, as far as they are known.
     """
 
     now: int
@@ -34,6 +34,7 @@ class Screen:
     engine: str
     more: str = ""
     busy: Collection[str] | None = None
+    workers: Mapping[str, Row] = field(default_factory=dict)
 
     def at(self, at_ms: int | None) -> str:
         return moment(at_ms, self.now, utc=self.utc)
@@ -45,7 +46,15 @@ class Screen:
         return f"qinglong-sql {words}{self.more}"
 
     def driver(self, run_id: str) -> str:
-        """What does the work of the scheduler and of a worker, for one run at least."""
+        """What does the work of the scheduler, for one run at least.
+
+        Where workers of machines are known it does no more: their work is not for this one.
+        """
+        cluster = self.engine != "sqlite" and any(not is_of_a_run(one) for one in self.workers)
+        return self.command("control") if cluster else self.executor(run_id)
+
+    def executor(self, run_id: str) -> str:
+        """What does the work of a worker as well, on this machine."""
         return self.command("edge" if self.engine == "sqlite" else f"resume {short(run_id)}")
 
 
@@ -86,14 +95,12 @@ def waits(store: Store, run_id: str) -> list[Row]:
     return rows
 
 
-def served(store: Store) -> set[str]:
-    """Queues of the workers that are registered; one that was killed may be among them."""
-    rows = store.read("worker_state", limit=SESSIONS, status="online")
-    served = [json.loads(row["queues"]) for row in rows]
-    found = {queue for queues in served for queue in queues}
-    if any(len(queues) >= WORKER_QUEUES for queues in served):  # an edge: all that wait take turns
-        found |= {row["queue"] for row in store.read("queue_state", limit=SESSIONS)}
-    return found
+def screen_of(store: Store, dsn: str, utc: bool, more: str) -> Screen:
+    """The screen of one run, with the workers that are registered and the queues they serve."""
+    now = now_ms()
+    workers = sessions(store, dsn, now)
+    busy = serving(workers, store.read("queue_state", limit=QUEUES))
+    return Screen(now, utc, store.engine, more, busy, workers)
 
 
 def short(id_: str) -> str:
@@ -120,9 +127,8 @@ def reason_of(row: Row, screen: Screen) -> Reason:
         at = f"at worker {row['waits_on']} for {screen.since(row['since_ms'])}"
         then = f"its end; its lease ends at {screen.at(row['due_at_ms'])} unless it is renewed"
         if "declare-stopped" in row["resolved_by"]:
-            then += (
-                f", and then nothing but its worker or declare-stopped {short(row['attempt_id'])}"
-            )
+            vouch = f"attempt declare-stopped {short(row['attempt_id'])}"
+            then += f", and then nothing but its worker or {vouch}"
         return (
             _undriven(row, screen, GRACE_MS)
             or _late(row, screen, "lost")
@@ -171,12 +177,21 @@ def intent_words(reason: str) -> str:
 
 
 def _unknown(row: Row, screen: Screen) -> Reason:
-    silent = f"worker {row['waits_on']} is silent since {screen.at(row['due_at_ms'])}"
+    """A lease that is over proves nothing by itself, wherever its worker is."""
+    worker = screen.workers.get(row["waits_on"])
+    at, standing = screen.at(row["due_at_ms"]), worker["standing"] if worker else "silent"
+    silent = f"worker {row['waits_on']} is silent since {at}"
+    if worker and standing == "offline":
+        silent = f"worker {row['waits_on']} has left (offline), and the lease ended {at}"
+    elif worker and standing != "silent":
+        seen = f" (seen {screen.since(worker['seen_at_ms'])} ago)" * (worker["seen_by"] == "itself")
+        silent = f"worker {row['waits_on']} is {standing}{seen}, but lets the lease lie since {at}"
     held = ", and the task says on_lost: hold" if row["waits_for"] == "hold" else ""
+    vouch = f"attempt declare-stopped {short(row['attempt_id'])} --reason 'how you know'"
     return Reason(
         f"{silent}{held}: nobody knows whether it still runs",
         "its worker comes back; or look yourself, and vouch that it has stopped",
-        screen.command(f"declare-stopped {short(row['attempt_id'])} --reason 'how you know'"),
+        screen.command(vouch),
         stuck=True,
     )
 
@@ -200,17 +215,50 @@ def _queued(row: Row, screen: Screen) -> Reason:
     nobody = row["waits_for"] == "worker" if screen.busy is None else (
         row["waits_on"] not in screen.busy
     )  # fmt: skip
-    if nobody and late:
-        return Reason(
-            f"no worker takes anything from queue {row['waits_on']} for {since}",
-            "a worker of that queue",
-            screen.driver(row["run_id"]),
-            stuck=True,
-        )
+    known = crew(screen.workers, row["waits_on"]) if nobody else []
+    online = any(one["standing"] == "online" for one in known)
+    if nobody and (late or (not online and any(map(is_drained, known)))):
+        return _abandoned(row, known, screen)
+    words, then = f"in queue {row['waits_on']} for {since}", "a worker of that queue"
+    if known:  # their work is not for this machine
+        return Reason(words, f"{then}: {_standings(known)}", screen.command("workers"))
+    if nobody:
+        return Reason(words, then + _here(screen), screen.executor(row["run_id"]))
+    return Reason(words, f"{then} with a free slot", screen.command("status"))
+
+
+def _here(screen: Screen) -> str:
+    """What the command for want of a worker does: steps of others would run where it is typed."""
+    return "" if screen.engine == "sqlite" else "; or `resume`, which executes on this machine"
+
+
+def _standings(known: list[Row]) -> str:
+    """The first workers, each with how it is."""
+    words = {"silent": "is silent", "draining": "is ending", "online": "is online",
+             "offline": "has left"}  # fmt: skip
+    some = [
+        f"{one['worker_id']} {'is drained' if is_drained(one) else words[one['standing']]}"
+        for one in known[:NAMED]
+    ]
+    return ", ".join(some) + f", and {len(known) - NAMED} more" * (len(known) > NAMED)
+
+
+def _abandoned(row: Row, known: list[Row], screen: Screen) -> Reason:
+    """Nobody takes from a queue; those who would are named."""
+    words = (
+        f"no worker takes anything from queue {row['waits_on']} for {screen.since(row['since_ms'])}"
+    )
+    if not known:
+        then = "a worker of that queue" + _here(screen)
+        return Reason(words, then, screen.executor(row["run_id"]), stuck=True)
+    then, command = "one of them that comes back", "workers"
+    if is_drained(known[0]):
+        then, command = "that it may lease again", f"worker undrain {known[0]['worker_id']}"
     return Reason(
-        f"in queue {row['waits_on']} for {since}",
-        "a worker of that queue with a free slot",
-        screen.driver(row["run_id"]) if nobody else screen.command("status"),
+        f"{words}: {_standings(known)}",
+        f"{then}, or another worker of that queue",
+        screen.command(command),
+        stuck=True,
     )
 
 

@@ -123,6 +123,29 @@ def moving(found: Row, screen: Screen, wide: int) -> None:
     )
 
 
+def missed(workers: list[Row], screen: Screen, wide: int) -> None:
+    """Workers that are silent or draining while work waits in their queues."""
+    section(
+        "WORKERS AWAY, THOUGH WORK WAITS",
+        ["WORKER", "STANDING", "SEEN", "WAITS", "QUEUES"],
+        [
+            [
+                row["worker_id"],
+                row["standing"],
+                f"{screen.since(row['seen_at_ms'])} ago",
+                counted(row["waiting_count"], False, "step"),
+                ", ".join(row["queues"][:SHOWN]),
+            ]
+            for row in workers[:SHOWN]
+        ],
+        wide,
+        ("SEEN",),
+    )
+    left_over(len(workers))
+    if workers:
+        say(f"look: {screen.command('workers')}")
+
+
 def stored(packages: list[Row], screen: Screen, wide: int) -> None:
     """Active packages, and when their triggers fire next."""
     section(

@@ -17,3 +17,9 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     by_lower = {one.lower()[:LONGEST]: one for one in itertools.islice(choices, MOST)}
     close = difflib.get_close_matches(word.lower()[:LONGEST], by_lower, n=1)
     return f"; did you mean {by_lower[close[0]]}?" if close else ""
+
+
+def no_worker(name: str, names: Iterable[str], more: str) -> str:
+    """Words for a worker that never was; `more` is what a command for this database needs."""
+    near = did_you_mean(name, names)
+    return f"no worker {name!r}{near} (`qinglong-sql workers{more}` lists them)"

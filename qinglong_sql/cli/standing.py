@@ -3,7 +3,6 @@
 Everything is read by an index and bounded: it costs what is open or due, never what has ended.
 """
 
-import json
 import os
 import shlex
 from dataclasses import replace
@@ -15,6 +14,7 @@ from qinglong_sql.cli.clockwork import faulty, overdue
 from qinglong_sql.cli.options import PLACE
 from qinglong_sql.cli.outlook import last_failed, open_of
 from qinglong_sql.cli.reasons import OVERDUE_MS, Reason, Screen, reason_of, waits
+from qinglong_sql.cli.sessions import heard, kept_waiting, sessions
 from qinglong_sql.cli.words import Row
 from qinglong_sql.store import SQLITE, Span, Store
 
@@ -47,8 +47,10 @@ def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
     held = {run["run_id"]: attempts_of(store, run["run_id"]) for run in runs}
     due = [row for stage in STAGES if (row := due_of(store, stage, screen.now))]
     edge = edge_of(dsn)
-    busy = served_by(store, held, edge, screen.now)
-    screen = replace(screen, busy=busy)
+    workers = sessions(store, dsn, screen.now)
+    waiting = store.read("queue_state", order="queue", limit=COUNTED)
+    busy = served_by(workers, waiting, held, edge, screen.now)
+    screen = replace(screen, busy=busy, workers=workers)
     why = {run["run_id"]: waits(store, run["run_id"]) for run in runs}
     packages = packages_of(store)
     stuck = silent(edge) + stuck_of(runs, why, screen, due) + unpublished(edge, screen)
@@ -69,6 +71,7 @@ def standing(store: Store, screen: Screen, dsn: str) -> dict[str, Any]:
         "looked_at_count": len(runs),
         "open": [open_of(run, why[run["run_id"]], screen) for run in runs],
         "running": [row for run in runs for row in running_of(run, held[run["run_id"]])],
+        "workers": kept_waiting(workers, waiting),
         "due": due,
         "stuck": stuck,
         "faults": faults,
@@ -87,9 +90,11 @@ def looked_at(store: Store, counted: list[Row], faults: list[Row]) -> list[Row]:
 
 
 def served_by(
-    store: Store, held: dict[str, list[Row]], edge: dict[str, Any] | None, now: int
-) -> set[str]:
-    """Queues of those who are known to live: the edge, and workers with a lease that stands."""
+    workers: dict[str, Row], waiting: list[Row], held: dict[str, list[Row]],
+    edge: dict[str, Any] | None, now: int,
+) -> set[str]:  # fmt: skip
+    """Queues of those who are known to live: the edge, workers that say so, and workers with a
+    lease that stands."""
     live = {
         one["worker_id"]
         for rows in held.values()
@@ -99,10 +104,10 @@ def served_by(
     said = (edge or {}).get("queues")
     queues = {str(queue) for queue in said} if isinstance(said, list) else set()
     if (edge or {}).get("queues_waiting"):  # all of them get their turn
-        queues |= {row["queue"] for row in store.read("queue_state", limit=COUNTED)}
-    for worker_id in live:
-        for row in store.read("worker_state", worker_id=worker_id):
-            queues |= set(json.loads(row["queues"]))
+        queues |= {row["queue"] for row in waiting}
+    for worker_id, row in workers.items():
+        if heard(row) or (worker_id in live and row["standing"] != "draining"):
+            queues |= set(row["queues"])
     return queues
 
 

@@ -5,11 +5,11 @@ from typing import Any
 import click
 
 from qinglong_sql.cli import cells
-from qinglong_sql.cli.alone import silent_words
+from qinglong_sql.cli.alone import LATE_MS, executors, silent_words
 from qinglong_sql.cli.exits import Exit, leave, reported
 from qinglong_sql.cli.options import Duration, opened, same_dsn, with_dsn, with_json
-from qinglong_sql.cli.reasons import Screen
-from qinglong_sql.cli.sections import counted, moving, past, stored, trouble
+from qinglong_sql.cli.reasons import Screen, short
+from qinglong_sql.cli.sections import counted, missed, moving, past, stored, trouble
 from qinglong_sql.cli.service import revision_of
 from qinglong_sql.cli.standing import HANDOVER_MS, standing
 from qinglong_sql.cli.words import (
@@ -74,6 +74,7 @@ def told(found: dict[str, Any], screen: Screen, wide: int, revision: str) -> Non
         say_wrapped(f"only the oldest {found['looked_at_count']} open runs were looked at", wide)
     place(found, screen, wide, revision)
     trouble(found["stuck"], screen, wide)
+    missed(found["workers"], screen, wide)
     moving(found, screen, wide)
     stored(found["packages"], screen, wide)
     past(found["ended"], screen, wide)
@@ -86,8 +87,7 @@ def headlines(found: dict[str, Any], screen: Screen) -> list[tuple[str, str]]:
     if not found["driven"]:
         many = counted(found["open_count"], found["open_more"], "run")
         waits = "waits" if many == "1 run" else "wait"
-        driver = screen.driver(found["open"][0]["run_id"])
-        words = f"! nobody works on this database; {many} {waits}: {driver}"
+        words = f"! nobody {undone_words(found, screen, f'{many} {waits}')}"
         lines.append((words, "yellow" if found["ok"] else "red"))
     if found["stuck"]:
         many = counted(len(found["stuck"]), False, "thing")
@@ -95,13 +95,33 @@ def headlines(found: dict[str, Any], screen: Screen) -> list[tuple[str, str]]:
         lines.append((f"{sign_of('failed')} stuck: {many} {needs} you, {open_runs}", "red"))
     elif failed and lines:
         lines.append((f"! {failed}", "yellow"))
-    elif failed:
+    elif failed or found["workers"]:
         still = f"; {open_runs}" * (found["open_count"] > 0)
-        lines.append((f"! nothing is stuck, but {failed}{still}", "yellow"))
+        but = "; ".join(words for words in (away_words(found["workers"]), failed) if words)
+        lines.append((f"! nothing is stuck, but {but}{still}", "yellow"))
     elif not lines:
         words = f"all is well: nothing is stuck, {open_runs}"
         lines.append((f"{sign_of('succeeded')} {words}", "green"))
     return lines
+
+
+def undone_words(found: dict[str, Any], screen: Screen, waits: str) -> str:
+    """What nobody does, and who would: with nothing long due, a control process may be there."""
+    run = found["open"][0]["run_id"]
+    late = any(row["oldest_due_at_ms"] <= screen.now - LATE_MS for row in found["due"])
+    if screen.engine == "sqlite" or late:
+        return f"works on this database; {waits}: {screen.driver(run)}"
+    resume = f"resume {short(run)}{screen.more}"
+    return f"executes for this database; {waits}: {executors(resume)}"
+
+
+def away_words(workers: list[Row]) -> str:
+    """Workers for which work waits; nothing without one."""
+    if not workers:
+        return ""
+    if len(workers) > 1:
+        return f"{len(workers)} workers are away, though work waits"
+    return f"worker {workers[0]['worker_id']} is {workers[0]['standing']}, though work waits"
 
 
 def last_words(failed: list[Row], screen: Screen) -> str:
@@ -110,7 +130,10 @@ def last_words(failed: list[Row], screen: Screen) -> str:
         return ""
     row = failed[0]
     how = row["status"].replace("_", " ")
-    more = f", and that of {len(failed) - 1} more" * (len(failed) > 1)
+    rest = (
+        "the last run of 1 more" if len(failed) == 2 else f"the last runs of {len(failed) - 1} more"
+    )
+    more = f", and {rest} failed as well" * (len(failed) > 1)
     at = screen.at(row["finished_at_ms"])
     return f"the last run of {row['package_key']}/{row['target_key']} {how} at {at}{more}"
 

@@ -1,55 +1,83 @@
 """Logs of a run: where they are, their lines, and following them while they grow."""
 
-import json
 import os
-import stat
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from qinglong_sql.cli.options import state_folder
 from qinglong_sql.cli.terminal import calm
 from qinglong_sql.cli.words import Row
 from qinglong_sql.evidence import LOG_CAP_BYTES
+from qinglong_sql.log_file import open_log, read_dropped
+from qinglong_sql.log_store import ending
+from qinglong_sql.store import SQLITE
 from qinglong_sql.workplace import dropped_file
+
+__all__ = ["Places", "Tail", "for_terminal", "live", "open_log", "places", "places_of"]
 
 BLOCK_BYTES = 1 << 16
 LONGEST_LINE = 1 << 20
-DROPPED_BYTES = 16 * 1024  # a receipt stands there where a disk was full
 RESET = "\x1b[0m"
 
 
-def places(state: Path, attempt: Row) -> Iterator[Path]:
-    """Where the log of an attempt may be, in the folders of this machine's workers."""
-    try:
-        workers = sorted(entry for entry in state.iterdir() if entry.is_dir())
-    except OSError:
-        return
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where logs may be on this machine.
+
+    `state` holds a folder for each worker of a run or an edge, `base` one (`remote-NAME`) for each
+    worker that has a process of its own; in `stores` an ingress keeps what workers shipped.
+    """
+
+    state: Path
+    base: Path | None = None
+    stores: tuple[Path, ...] = ()
+
+    def workers(self) -> list[Path]:
+        """The state folders of workers; those that cannot be listed are left out."""
+        found = []
+        for folder, names in ((self.state, "*"), (self.base, "remote-*")):
+            try:
+                found += sorted(one for one in folder.glob(names) if one.is_dir()) if folder else []
+            except OSError:
+                continue
+        return found
+
+    def kept(self) -> bool:
+        """Whether an ingress of this machine keeps logs."""
+        return any(os.path.lexists(store) for store in self.stores)
+
+
+def places_of(dsn: str, log_dir: Path | None = None) -> Places:
+    """The places for one database; `log_dir` is where its ingress keeps logs, if not here."""
+    state = state_folder(dsn)
+    if dsn.startswith(SQLITE):
+        return Places(state)
+    ours = state.parent / "ingress" / "log"
+    return Places(state, state.parent, (log_dir.absolute(), ours) if log_dir else (ours,))
+
+
+def places(where: Path | Places, attempt: Row) -> Iterator[tuple[Path, bool]]:
+    """Where the log of an attempt may be, and whether it is one that was shipped there."""
+    where = Places(where) if isinstance(where, Path) else where
     name = f"{attempt['step_key']}.{attempt['number']}.log"
-    for worker in workers:
-        yield worker / "log" / attempt["run_id"] / name
+    for worker in where.workers():
+        yield worker / "log" / attempt["run_id"] / name, False
         if attempt["offer_id"]:
-            yield worker / "exec" / attempt["offer_id"] / "log"
-            yield worker / "aside" / attempt["offer_id"] / "log"
-
-
-def open_log(path: Path) -> int | None:
-    """A descriptor of a log, or None: a command can make anything of its folder (DESIGN §9)."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    os.close(fd)
-    return None
+            yield worker / "exec" / attempt["offer_id"] / "log", False
+            yield worker / "aside" / attempt["offer_id"] / "log", False
+    for store in where.stores:
+        yield store / attempt["run_id"] / name, True
 
 
 class Tail:
     """The log of one attempt: an open file goes on to be it, wherever it is moved."""
 
-    def __init__(self, state: Path, attempt: Row) -> None:
+    def __init__(self, where: Path | Places, attempt: Row) -> None:
         self.attempt = attempt
         self.path: Path | None = None
-        self._state = state
+        self._where = where
+        self._shipped = False
         self._fd: int | None = None
         self._at = 0
         self._part = b""
@@ -58,10 +86,10 @@ class Tail:
         """Whether there is a log, looked for until there is. It may move while we look: twice."""
         for _ in range(2):
             if self._fd is None:
-                for path in places(self._state, self.attempt):
+                for path, shipped in places(self._where, self.attempt):
                     self._fd = open_log(path)
                     if self._fd is not None:
-                        self.path = path
+                        self.path, self._shipped = path, shipped
                         break
         return self._fd is not None
 
@@ -118,12 +146,22 @@ class Tail:
             at = first
         self._at = 0
 
+    def more_comes(self) -> bool:
+        """Whether its worker has still to ship some of it, though its attempt may have ended."""
+        return self._shipped and self.path is not None and not os.path.lexists(ending(self.path))
+
     def missing(self) -> str | None:
         """Words for a log that does not hold all that was written; None for a whole one."""
+        if self.attempt["finished_at_ms"] is not None and self.more_comes():
+            worker = self.attempt["worker_id"]
+            return (
+                f"is not whole yet: worker {worker} has not shipped the rest, or the"
+                " ingress' log folder does not take it"
+            )
         size, dropped = self.size(), self._dropped()
+        if dropped == 0 or (size < LOG_CAP_BYTES and not dropped):
+            return None
         if size < LOG_CAP_BYTES:
-            if not dropped:
-                return None
             return f"is not whole: {dropped} bytes are not kept: the disk was full or failed"
         if dropped:
             return f"is not whole: {dropped} bytes in it are not kept: it was full"
@@ -132,17 +170,10 @@ class Tail:
         return None
 
     def _dropped(self) -> int | None:
-        for path in places(self._state, self.attempt):
-            fd = open_log(dropped_file(path))
-            if fd is None:
-                continue
-            try:
-                found = json.loads(os.read(fd, DROPPED_BYTES))
-                return int(found["bytes_dropped"] if isinstance(found, dict) else found)
-            except (OSError, ValueError, KeyError, TypeError):
-                continue
-            finally:
-                os.close(fd)
+        for path, _ in places(self._where, self.attempt):
+            found = read_dropped(dropped_file(path))
+            if found is not None:
+                return found
         return None
 
 

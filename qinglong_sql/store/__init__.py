@@ -51,7 +51,7 @@ POSTGRES = ("postgresql://", "postgres://")
 _READING = (
     "package_state target_state trigger_state run_state open_run intent_state input_state"
     " step_state step_need attempt_state event_log attestation_state refused_state agenda_state"
-    " fault_state worker_state queue_state"
+    " fault_state worker_state worker_hold worker_audit_log queue_state"
 )
 _DECISION = (
     "state_transition run_admission task_attempt_admission step_run_mutation live_attempt"

@@ -1,4 +1,4 @@
-"""The store of a control process: every call borrows a connection of one pool, and returns it.
+"""The store of a process that serves: every call borrows a connection of one pool, and returns it.
 
 Both lifecycles and the metrics share it (DESIGN §7). The pool is opened and closed by its owner.
 """
@@ -26,8 +26,10 @@ NETWORK = {
 }
 
 
-def pool_options(dsn: str, password: str | None, within_s: float) -> dict[str, object]:
-    """How connections of a control process are made; what the DSN itself says stays.
+def pool_options(
+    dsn: str, password: str | None, within_s: float, program: str = "control"
+) -> dict[str, object]:
+    """How connections of a process that serves are made; what the DSN itself says stays.
 
     within_s: what making one may take; libpq counts whole seconds.
     """
@@ -35,7 +37,7 @@ def pool_options(dsn: str, password: str | None, within_s: float) -> dict[str, o
     wanted = {
         **NETWORK,
         "connect_timeout": max(2, int(within_s)),
-        "application_name": "qinglong-control",
+        "application_name": f"qinglong-{program}",
     }
     options: dict[str, object] = {key: value for key, value in wanted.items() if key not in said}
     if password is not None:
@@ -49,13 +51,17 @@ def open_pool(
     size: int,
     within_s: float,
     password: str | None = None,
+    program: str = "control",
+    borrow_s: float = BORROW_S,
 ) -> Pool:
     """A pool with a connection in it. Close it.
+
+    program: as the server's administrator sees it. borrow_s: how long a caller waits for one.
 
     Raises psycopg.OperationalError in the server's own words (the pool would try again until its
     time is up, and tell of nothing but that), psycopg.ProgrammingError for a DSN that is none.
     """
-    options = pool_options(dsn, password, within_s)
+    options = pool_options(dsn, password, within_s, program)
     psycopg.connect(dsn, **options).close()  # type: ignore[arg-type]
     pool: Pool = ConnectionPool(
         dsn,
@@ -68,8 +74,8 @@ def open_pool(
             "prepare_threshold": None,  # see PostgresStore
         },
         open=True,
-        name="control",
-        timeout=BORROW_S,
+        name=program,
+        timeout=borrow_s,
         reconnect_timeout=within_s,
     )
     try:

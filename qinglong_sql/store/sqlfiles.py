@@ -42,12 +42,15 @@ WORDS = (
     "frontier",
     "task_admission",
     "authority",
+    "dispatch_session",
     "dispatch",
     "dispatch_start",
+    "dispatch_read",
     "completion",
     "recovery",
     "cancellation",
     "retention",
+    "audit",
 )
 
 Kind = Literal["STATEMENT", "CALL", "WHEN", "EACH", "REPEAT"]

@@ -59,24 +59,31 @@ _SIGNATURES: Final = {
     },
     "ql_worker": {
         "register_worker": "p_worker_id p_session_id p_queues p_slots p_self_fencing p_grace_ms",
+        "heartbeat_worker": "p_worker_id p_session_id",
         "lease_attempts": "p_worker_id p_session_id p_queue p_offers p_lease_ms p_run_id",
         "attempt_input": "p_attempt_id p_token",
+        "attempt_inputs": "p_commands",
+        "attempt_standing": "p_commands",
         "start_attempts": "p_commands",
         "running_attempts": "p_commands",
         "renew_attempts": "p_commands p_lease_ms",
         "report_attempts": "p_commands",
         "attest_attempts": "p_commands",
         "end_session": "p_worker_id p_session_id",
+        "audit_worker": "p_worker_id p_route p_certificate",
     },
     "ql_operator": {
         "declare_stopped": "p_attempt_id p_reason p_actor p_follow",
         "release_fault": "p_run_id p_stage",
+        "drain_worker": "p_worker_id",
+        "undrain_worker": "p_worker_id",
         "pause_trigger": "p_package_key p_trigger_key",
         "resume_trigger": "p_package_key p_trigger_key",
         "fire_trigger": "p_package_key p_trigger_key p_run_key",
     },
     "ql_retention": {
         "purge_runs": "p_before_ms p_limit",
+        "purge_audit": "p_before_ms p_limit",
     },
 }
 

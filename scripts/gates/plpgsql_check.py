@@ -18,7 +18,10 @@ VOLATILE = "routine is marked as VOLATILE, should be STABLE"
 ACCEPTED: dict[tuple[str, str], str] = {
     ("ql.expand_commands(text,text)", VOLATILE): SNAPSHOT,
     ("ql.known_reports(ql.command[],text[],text)", VOLATILE): SNAPSHOT,
-    ("ql_worker.attempt_input(text,text)", VOLATILE): SNAPSHOT,
+    ("ql.refuse_strangers(ql.command[])", VOLATILE): SNAPSHOT,
+    ("ql.input_text(text)", VOLATILE): SNAPSHOT,
+    ("ql.input_octets(text)", VOLATILE): SNAPSHOT,
+    ("ql.work_waits(text,text,jsonb)", VOLATILE): SNAPSHOT,
 }
 FUNCTIONS = """
   select p.oid::regprocedure::text, p.oid, coalesce(t.tgrelid, 0)

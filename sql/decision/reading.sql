@@ -255,8 +255,41 @@ select
   w.queues,
   w.slots,
   w.self_fencing,
-  w.registered_at_ms
+  w.registered_at_ms,
+  w.seen_at_ms,
+  w.expires_at_ms,
+  w.drain_requested_at_ms
 from worker_session as w;
+
+-- By way of the open runs, so that leases that are over are not read.
+create view worker_hold as
+select
+  l.worker_id,
+  l.run_id,
+  l.attempt_id,
+  a.step_key,
+  a.number,
+  a.status,
+  l.fence,
+  l.expires_at_ms,
+  l.leased_at_ms
+from run as r
+cross join task_attempt as a
+cross join attempt_lease as l
+where r.finished_at_ms is null
+  and a.run_id = r.run_id
+  and a.finished_at_ms is null
+  and l.attempt_id = a.attempt_id
+  and l.status = 'leased';
+
+create view worker_audit_log as
+select
+  u.minute_ms,
+  u.worker_id,
+  u.route,
+  u.certificate,
+  u.first_at_ms
+from worker_audit as u;
 
 -- What waits for a worker, by queue; only waiting work is read.
 create view queue_state as

@@ -2,21 +2,6 @@
 -- The order is the one of DESIGN §6; start, running, report and attest go through it, and nothing
 -- else does.
 
-create type ql.command as (
-  position bigint,
-  attempt_id text,
-  run_id text,
-  fence bigint,
-  token_digest text,
-  identity text,
-  how text,
-  exit_code bigint,
-  output text,
-  error text,
-  reason text,
-  code text  -- QL400, QL404, contended or QL410 when it goes no further; null so far
-);
-
 -- HELPER   command_list — a batch as JSON: an array of at most 128
 -- RAISES   QL400
 create or replace function ql.command_list (p_commands text)
@@ -77,7 +62,8 @@ begin
           )
             then 'QL400'
           when c.run_id is null then 'QL404'
-        end
+        end,
+        c.worker_id
       )::ql.command
     from (
       select
@@ -89,6 +75,7 @@ begin
         case when e.value ->> 'fence' ~ '^[0-9]{1,18}$' then (e.value ->> 'fence')::bigint end
           as fence,
         e.value ->> 'token' as token,
+        e.value ->> 'worker_id' as worker_id,
         case when p_kind = 'starting' then e.value ->> 'identity' end as identity,
         case when p_kind = 'ended' then e.value ->> 'how' end as how,
         case when p_kind = 'ended' then e.value ->> 'exit_code' end as exit_text,
@@ -210,7 +197,8 @@ begin
       row(
         c.position, c.attempt_id, c.run_id, c.fence, c.token_digest, c.identity, c.how,
         c.exit_code, c.output, c.error, c.reason,
-        coalesce(c.code, case when not c.attempt_id = any(p_attempt_ids) then p_code end)
+        coalesce(c.code, case when not c.attempt_id = any(p_attempt_ids) then p_code end),
+        c.worker_id
       )::ql.command
     from unnest(p_commands) as c
     order by c.attempt_id collate "C", c.position
@@ -218,8 +206,40 @@ begin
 end;
 $$;
 
--- HELPER   lock_commands — lock_attempts for the commands that go further; the others are contended
+-- HELPER   refuse_strangers — a command that says whose it is goes further only for the worker of
+--          the offer at its fence
+-- READS    attempt_offer
+create or replace function ql.refuse_strangers (p_commands ql.command[])
+returns ql.command[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  if not exists (select from unnest(p_commands) as c where c.worker_id is not null) then
+    return p_commands;  -- it came by no ingress
+  end if;
+  return ql.refuse_others(p_commands, array(
+    select c.attempt_id
+    from unnest(p_commands) as c
+    where c.code is null
+      and (
+        c.worker_id is null
+        or c.worker_id = (
+          select o.worker_id
+          from ql.attempt_offer as o
+          where o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
+        )
+      )
+  ), 'QL410');
+end;
+$$;
+
+-- HELPER   lock_commands — lock_attempts for the commands that go further; the others are
+--          contended, and those of another worker refused
 -- LOCKS    1 · 2, as in lock_attempts
+-- READS    attempt_offer
 create or replace function ql.lock_commands (p_commands ql.command[])
 returns ql.command[]
 language plpgsql
@@ -236,7 +256,9 @@ begin
   into v_attempt_ids, v_run_ids
   from unnest(p_commands) as c  -- sorted by attempt
   where c.code is null;
-  return ql.refuse_others(p_commands, ql.lock_attempts(v_attempt_ids, v_run_ids), 'contended');
+  return ql.refuse_strangers(
+    ql.refuse_others(p_commands, ql.lock_attempts(v_attempt_ids, v_run_ids), 'contended')
+  );
 end;
 $$;
 

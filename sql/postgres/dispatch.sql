@@ -1,149 +1,8 @@
--- DISPATCH — sessions, and offers that take leases (DOMAIN §3.5, DESIGN §5, §6).
--- What a holder of a lease may do with it is in dispatch_start.sql.
+-- DISPATCH — offers that take leases (DOMAIN §3.5, DESIGN §5, §6). Sessions are in
+-- dispatch_session.sql; what a holder of a lease may do with it is in dispatch_start.sql, what it
+-- may ask in dispatch_read.sql.
 -- What runs for each step of a workflow has `plan_cache_mode = force_generic_plan`: decisions are
 -- read run by run, so one plan fits any batch, and planning at each call cost more than it all.
-
--- STEP     register_worker — a worker's new session takes over from its older one
--- LOCKS    apart: worker_session
--- READS    worker_session
--- WRITES   worker_session
--- RETURNS  worker_id, generation, status
--- RAISES   QL400, QL503
--- REPLAY   exact: the same session registers once
-create or replace function ql_worker.register_worker (
-  p_worker_id text,
-  p_session_id text,
-  p_queues text,
-  p_slots int,
-  p_self_fencing int,
-  p_grace_ms bigint
-)
-returns table (worker_id text, generation bigint, status text)
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set lock_timeout = '1s'
-as $$
-declare
-  v_now bigint := ql.now_ms();
-begin
-  perform ql.assert_read_committed();
-  if coalesce(length(p_worker_id), 0) not between 1 and 36
-    or coalesce(length(p_session_id), 0) not between 1 and 36
-    or octet_length(p_queues) > 131072 or jsonb_array_length(ql.command_list(p_queues)) = 0
-    or exists (
-      select from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
-      where jsonb_typeof(q.value) <> 'string' or length(q.value #>> '{}') not between 1 and 200
-    )
-    or coalesce(p_slots, 0) not between 1 and 1024
-    or coalesce(p_self_fencing, -1) not in (0, 1)
-    or coalesce(p_grace_ms, -1) not between 0 and 3600000
-  then
-    raise exception 'a worker has an id, a session, queues, 1 to 1024 slots and a grace up to 1 h'
-      using errcode = 'QL400';
-  end if;
-
-  insert into ql.worker_session as w (
-    worker_id, session_id, generation, status, queues, slots, self_fencing, grace_ms,
-    registered_at_ms, expires_at_ms
-  )
-  values (
-    p_worker_id, p_session_id, 1, 'online', p_queues, p_slots, p_self_fencing, p_grace_ms,
-    v_now, v_now + 300000
-  )
-  on conflict on constraint worker_session_pkey do update
-  set
-    session_id = excluded.session_id,
-    generation = w.generation + 1,
-    status = excluded.status,
-    queues = excluded.queues,
-    slots = excluded.slots,
-    self_fencing = excluded.self_fencing,
-    grace_ms = excluded.grace_ms,
-    registered_at_ms = excluded.registered_at_ms,
-    expires_at_ms = excluded.expires_at_ms
-  where w.session_id <> excluded.session_id;
-
-  return query
-  select
-    w.worker_id,
-    w.generation,
-    w.status
-  from ql.worker_session as w
-  where w.worker_id = p_worker_id;
-end;
-$$;
-
--- STEP     end_session — the worker leaves; what it holds stays its own until it ends or expires
--- LOCKS    apart: worker_session
--- READS    worker_session
--- WRITES   worker_session
--- RETURNS  worker_id, status
--- RAISES   QL404, QL410 (another session holds the worker), QL503
--- REPLAY   exact
-create or replace function ql_worker.end_session (p_worker_id text, p_session_id text)
-returns table (worker_id text, status text)
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set lock_timeout = '1s'
-as $$
-declare
-  v_session_id text;
-begin
-  perform ql.assert_read_committed();
-  select w.session_id
-  into v_session_id
-  from ql.worker_session as w
-  where w.worker_id = p_worker_id
-  for no key update;
-  if not found then
-    raise exception 'no worker %', p_worker_id using errcode = 'QL404';
-  elsif v_session_id is distinct from p_session_id then
-    raise exception 'worker % has a newer session', p_worker_id using errcode = 'QL410';
-  end if;
-
-  update ql.worker_session as w
-  set status = 'offline'
-  where w.worker_id = p_worker_id and w.status <> 'offline';
-  return query select p_worker_id, 'offline';
-end;
-$$;
-
--- HELPER   hold_session — the worker's session, which must be the one that is online
--- LOCKS    apart: worker_session (so that the calls of one worker lease one after another)
--- RAISES   QL410
-create or replace function ql.hold_session (p_worker_id text, p_session_id text)
-returns ql.worker_session
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  v_session ql.worker_session;
-begin
-  select w.*
-  into v_session
-  from ql.worker_session as w
-  where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online'
-  for no key update;
-  if not found then
-    raise exception 'session % of worker % is not online', p_session_id, p_worker_id
-      using errcode = 'QL410';
-  end if;
-  return v_session;
-end;
-$$;
 
 -- HELPER   check_offers — ids of at most 36 characters, once each, with a digest of their token
 -- RAISES   QL400
@@ -312,7 +171,8 @@ $$;
 
 -- STEP     lease_attempts — give a worker's offers to the oldest admitted attempts of a queue, or
 --          of one run in it
--- LOCKS    apart: worker_session · 1 attempt advisory (try) · 2 run (by run_id, waits, then skips)
+-- LOCKS    apart: worker_session · 1 attempt advisory (try) · 2 run (by run_id, waits, then skips);
+--          none when nothing waits in the queue
 -- READS    task_attempt, attempt_lease, attempt_offer, dispatch_effect
 -- WRITES   attempt_offer; attempt_lease, run, run_event, agenda (through ql.apply_effects)
 -- RETURNS  one row an offer that holds a lease, in the order of the offers; try_number counts this
@@ -345,6 +205,7 @@ set lock_timeout = '100ms'
 as $$
 declare
   v_session ql.worker_session;
+  v_waits boolean;
   v_offers jsonb := ql.command_list(p_offers);
   v_offer_ids text[];
   v_digests text[];
@@ -353,8 +214,13 @@ declare
   v_effects ql.effect[];
 begin
   perform ql.assert_read_committed();
-  v_session := ql.hold_session(p_worker_id, p_session_id);
   perform ql.check_offers(v_offers, p_lease_ms);
+  -- who asks and nothing waits is only looked at: idle workers write nothing
+  v_waits := ql.work_waits(p_queue, p_run_id, v_offers);
+  v_session := ql.hold_session(p_worker_id, p_session_id, v_waits);
+  if not v_waits then
+    return;
+  end if;
 
   -- an offer that was made before is a replay, whatever became of it
   select

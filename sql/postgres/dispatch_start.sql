@@ -1,52 +1,5 @@
--- DISPATCH, START — what the holder of a lease does with it: read the input, cross the start
--- barrier, say that the execution runs, renew (DOMAIN §3.5, DESIGN §5, §6).
-
--- STEP     attempt_input — the run's input and what the attempt's direct needs gave
--- LOCKS    none
--- READS    attempt_lease, task_attempt, run, run_input, workflow_ancestor, step_output
--- WRITES   nothing
--- RETURNS  attempt_id and canonical JSON; no row without a live token for this attempt
--- RAISES   QL503
--- REPLAY   reads only
-create or replace function ql_worker.attempt_input (p_attempt_id text, p_token text)
-returns table (attempt_id text, input text)
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan
-set lock_timeout = '1s'
-as $$
-begin
-  perform ql.assert_read_committed();
-  return query
-  select
-    a.attempt_id,
-    '{"input":' || i.input || ',"needs":{' || coalesce(
-      (
-        select string_agg(
-          to_jsonb(w.ancestor_key)::text || ':' || coalesce(o.output, 'null'),
-          ',' order by w.ancestor_key
-        )
-        from ql.workflow_ancestor as w
-        left join ql.step_output as o on o.run_id = a.run_id and o.step_key = w.ancestor_key
-        where w.workflow_id = r.target_id and w.step_key = a.step_key and w.distance = 1
-      ),
-      ''
-    ) || '}}'
-  from ql.attempt_lease as l
-  join ql.task_attempt as a on a.attempt_id = l.attempt_id
-  join ql.run as r on r.run_id = a.run_id
-  join ql.run_input as i on i.run_id = a.run_id
-  where l.attempt_id = p_attempt_id
-    and l.status = 'leased'
-    and l.token_digest = ql.sha256_hex(p_token);
-end;
-$$;
+-- DISPATCH, START — what the holder of a lease does with it: cross the start barrier, say that the
+-- execution runs, renew (DOMAIN §3.5, DESIGN §5, §6). What it asks is in dispatch_read.sql.
 
 -- STEP     start_attempts — the start barrier: after this commit a side effect must be presumed
 -- LOCKS    1 attempt advisory (by attempt_id, try) · 2 run (by run_id, waits, then skips)
@@ -172,7 +125,7 @@ $$;
 -- STEP     renew_attempts — keep leases alive, and hear whether to stop
 -- LOCKS    1 attempt advisory (by attempt_id, try) · 4 attempt_lease (by attempt_id); never 2, so
 --          that the live steps of a wide run renew without queueing on it
--- READS    attempt_lease, task_attempt, run
+-- READS    attempt_lease, attempt_offer, task_attempt, run
 -- WRITES   attempt_lease (the expiry alone: no effect, no event)
 -- RETURNS  applied, with lease end and stop_reason | blocked (QL400, QL404, QL410) | contended
 -- RAISES   QL400 (not a batch, or the length of a lease), QL503
@@ -198,6 +151,7 @@ declare
 begin
   perform ql.assert_read_committed();
   perform ql.check_offers('[]', p_lease_ms);
+  v_commands := ql.refuse_strangers(v_commands);
   v_commands := ql.refuse_others(v_commands, array(
     select c.attempt_id
     from unnest(v_commands) as c

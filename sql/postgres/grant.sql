@@ -2,7 +2,8 @@
 -- functions in the schema of their name, and ql_reader may select from the views.
 -- ql_authority, as whom those functions run, may change the columns below the line "moves" in
 -- table.sql; history and inputs it may only add to; only what is due, open or failed may it delete.
--- ql_retention, as whom purge_runs runs, may delete runs with all that is theirs, and add nothing.
+-- ql_retention, as whom purge_runs and purge_audit run, may delete runs with all that is theirs and
+-- what was audited, and add nothing.
 -- Run again after every change of functions: it leaves everything as it says here.
 
 -- A function in a capability schema belongs to its schema's owner and runs with that role's rights.
@@ -66,7 +67,7 @@ grant select on
   ql.package_state, ql.target_state, ql.trigger_state, ql.run_state, ql.open_run, ql.intent_state,
   ql.input_state, ql.step_state, ql.step_need,
   ql.attempt_state, ql.event_log, ql.attestation_state, ql.refused_state, ql.agenda_state,
-  ql.fault_state, ql.worker_state, ql.queue_state
+  ql.fault_state, ql.worker_state, ql.worker_hold, ql.worker_audit_log, ql.queue_state
 to ql_authority, ql_reader;
 
 -- internals and types
@@ -107,7 +108,7 @@ grant update (
 ) on ql.attempt_lease to ql_authority;
 grant update (
   session_id, generation, status, queues, slots, self_fencing, grace_ms, registered_at_ms,
-  expires_at_ms
+  expires_at_ms, seen_at_ms, drain_requested_at_ms
 ) on ql.worker_session to ql_authority;
 
 -- what is due, and what failed: gone when it is done
@@ -123,7 +124,7 @@ grant select, insert on
   ql.task_revision, ql.workflow_revision, ql.workflow_step, ql.workflow_ancestor,
   ql.run_input, ql.step_output,
   ql.cancel_intent, ql.attempt_offer, ql.attempt_report, ql.attestation, ql.refused_report,
-  ql.run_event
+  ql.run_event, ql.worker_audit
 to ql_authority;
 
 -- what has ended long ago; a row lock asks for the right to update some column
@@ -133,6 +134,6 @@ grant select on ql.retention_due to ql_retention;
 grant select, delete on
   ql.run, ql.run_input, ql.step_run, ql.step_output, ql.task_attempt, ql.attempt_lease,
   ql.cancel_intent, ql.attempt_offer, ql.attempt_report, ql.attestation, ql.refused_report,
-  ql.run_event, ql.agenda, ql.run_fault, ql.trigger_run
+  ql.run_event, ql.agenda, ql.run_fault, ql.trigger_run, ql.worker_audit
 to ql_retention;
 grant update (updated_at_ms) on ql.run to ql_retention;

@@ -73,6 +73,23 @@ create type ql.effect as (
   input_id text collate "C"
 );
 
+-- one command of a worker's batch, and what became of it (authority.sql)
+create type ql.command as (
+  position bigint,
+  attempt_id text,
+  run_id text,
+  fence bigint,
+  token_digest text,
+  identity text,
+  how text,
+  exit_code bigint,
+  output text,
+  error text,
+  reason text,
+  code text,  -- QL400, QL404, contended or QL410 when it goes no further; null so far
+  worker_id text  -- whose certificate brought it; null when nobody looked
+);
+
 -- HELPER   now_ms — the only clock: milliseconds since 1970, read when it is called
 create or replace function ql.now_ms ()
 returns bigint

@@ -481,8 +481,20 @@ create table ql.worker_session (
   grace_ms bigint not null,
   registered_at_ms bigint not null,
   expires_at_ms bigint not null,
+  seen_at_ms bigint,
+  drain_requested_at_ms bigint,  -- an operator wants it to lease nothing more
   constraint session_status_is_known check (status in ('online', 'draining', 'offline')),
   constraint slots_within_bounds check (slots between 1 and 1024)
+);
+
+-- who used the ingress with which certificate: one row a minute and route; append-only
+create table ql.worker_audit (
+  minute_ms bigint not null,
+  worker_id text collate "C" not null,
+  route text collate "C" not null,
+  certificate text collate "C" not null,  -- its serial number
+  first_at_ms bigint not null,
+  primary key (minute_ms, worker_id, route, certificate)
 );
 
 create table ql.run_fault (

@@ -18,7 +18,7 @@ delete from temp.command;
 
 insert into temp.command (
   ordinal, attempt_id, run_id, fence, token_digest, identity, how, exit_code, output, error, reason,
-  code
+  worker_id, code
 )
 select
   d.ordinal,
@@ -32,6 +32,7 @@ select
   d.output,
   d.error,
   d.reason,
+  d.worker_id,
   case
     when d.attempt_id is null or d.fence is null or d.token is null or d.times > 1 then 'QL400'
     when length(cast(d.identity as blob)) > 512 or length(cast(d.reason as blob)) > 2048
@@ -63,6 +64,7 @@ from (
     end as output,
     cast(c.value ->> '$.error' as text) as error,
     cast(c.value ->> '$.reason' as text) as reason,
+    cast(c.value ->> '$.worker_id' as text) as worker_id,
     coalesce(
       json_type(c.value, '$.exit_code') not in ('integer', 'null')
       or c.value ->> '$.exit_code' not between -999999999 and 999999999,
@@ -75,6 +77,20 @@ from (
   ) as c
 ) as d
 left join task_attempt as a on a.attempt_id = d.attempt_id;
+
+-- one that says whose it is goes further only for the worker of the offer at its fence
+update temp.command as c
+set code = 'QL410'
+where c.code is null
+  and c.worker_id is not null
+  and not exists (
+    select 1
+    from attempt_offer as o
+    where o.run_id = c.run_id
+      and o.attempt_id = c.attempt_id
+      and o.fence = c.fence
+      and o.worker_id = c.worker_id
+  );
 
 -- HELPER   choose_commands — the runs of a batch
 insert or ignore into temp.chosen (run_id)

@@ -93,6 +93,7 @@ create temp table command (
   output text,
   error text,
   reason text,
+  worker_id text,
   code text  -- null: accepted so far
 ) strict;
 

@@ -481,8 +481,20 @@ create table worker_session (
   grace_ms integer not null,
   registered_at_ms integer not null,
   expires_at_ms integer not null,
+  seen_at_ms integer,
+  drain_requested_at_ms integer,  -- an operator wants it to lease nothing more
   constraint session_status_is_known check (status in ('online', 'draining', 'offline')),
   constraint slots_within_bounds check (slots between 1 and 1024)
+) strict, without rowid;
+
+-- who used the ingress with which certificate: one row a minute and route; append-only
+create table worker_audit (
+  minute_ms integer not null,
+  worker_id text not null,
+  route text not null,
+  certificate text not null,  -- its serial number
+  first_at_ms integer not null,
+  primary key (minute_ms, worker_id, route, certificate)
 ) strict, without rowid;
 
 create table run_fault (

@@ -293,6 +293,30 @@ begin
   select raise(abort, 'QL500 refused_report is append-only');
 end;
 
+create trigger worker_audit_is_new before insert on worker_audit
+when exists (
+  select 1
+  from worker_audit as x
+  where x.minute_ms = new.minute_ms
+    and x.worker_id = new.worker_id
+    and x.route = new.route
+    and x.certificate = new.certificate
+)
+begin
+  select raise(abort, 'QL409 worker_audit has this key already');
+end;
+
+create trigger worker_audit_never_changes before update on worker_audit
+begin
+  select raise(abort, 'QL500 worker_audit is append-only');
+end;
+
+create trigger worker_audit_keeps_its_newest before delete on worker_audit
+when not exists (select 1 from worker_audit as x where x.minute_ms > old.minute_ms)
+begin
+  select raise(abort, 'QL500 the newest minute of worker_audit stays');
+end;
+
 create trigger run_event_is_new before insert on run_event
 when exists (select 1 from run_event as x where x.run_id = new.run_id and x.sequence = new.sequence)
 begin

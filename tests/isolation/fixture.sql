@@ -157,7 +157,25 @@ begin
     'offer_id', name, 'token_digest', ql.sha256_hex(repeat(name, 20))
   ))::text, 5000, null) as l;
   return coalesce('has ' || v_steps, 'has nothing');
+exception
+  when sqlstate 'QL410' then return 'QL410';
 end;
+$$;
+create function t.register (session text) returns text language sql as $$
+  select r.status || ', generation ' || r.generation
+  from ql_worker.register_worker('w1', session, '["default"]', 64, 1, 0) as r
+$$;
+create function t.beat (session text) returns text language sql as $$
+  select 'session ' || b.session_id || ' ' || b.status
+  from ql_worker.heartbeat_worker('w1', session) as b
+$$;
+create function t.drain () returns text language sql as
+$$ select d.outcome || ' ' || d.status from ql_operator.drain_worker('w1') as d $$;
+create function t.undrain () returns text language sql as
+$$ select d.outcome || ' ' || d.status from ql_operator.undrain_worker('w1') as d $$;
+create function t.worker () returns text language sql as $$
+  select concat_ws(' ', w.session_id, w.status, 'seen at', w.seen_at_ms - 1700000000000)
+  from ql.worker_session as w
 $$;
 
 create function t.command (step text, more jsonb default '{}') returns text language sql as $$

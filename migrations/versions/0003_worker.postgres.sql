@@ -1,0 +1,3986 @@
+-- 0003_worker, postgres: written by scripts/freeze.py, but for what stands between the marks.
+set local lock_timeout = '5s';
+set local statement_timeout = '60s';
+set local search_path = pg_catalog, pg_temp;
+
+set local search_path = ql, pg_catalog, pg_temp;
+drop view queue_state;
+drop view worker_state;
+drop view fault_state;
+drop view agenda_state;
+drop view refused_state;
+drop view attestation_state;
+drop view event_log;
+drop view attempt_state;
+drop view step_need;
+drop view step_state;
+drop view input_state;
+drop view intent_state;
+drop view open_run;
+drop view run_state;
+drop view trigger_state;
+drop view target_state;
+drop view package_state;
+drop view violation;
+drop view agenda_ahead;
+drop view agenda_missing;
+drop view explain;
+drop view retention_due;
+drop view cancellation_effect;
+drop view cancellation_blocked;
+drop view intent_effect;
+drop view retry_effect;
+drop view retry_longest;
+drop view recovery_effect;
+drop view recovery_end;
+drop view recovery_blocked;
+drop view recovery_due;
+drop view completion_effect;
+drop view completion_end;
+drop view dispatch_effect;
+drop view task_admission_effect;
+drop view frontier_blocked;
+drop view frontier_effect;
+drop view frontier_skip;
+drop view frontier_ready;
+drop view schedule_due;
+drop view schedule_blocked;
+drop view schedule_decision;
+drop view admission_effect;
+drop view takeover;
+drop view takeover_alone;
+drop view takeover_node;
+drop view live_attempt;
+drop view step_run_mutation;
+drop view task_attempt_admission;
+drop view run_admission;
+drop view state_transition;
+set local search_path = pg_catalog, pg_temp;
+
+-- by hand: tables, and what else must come first
+-- squawk-ignore-file ban-drop-view, ban-drop-function
+-- LOCKS    worker_session (access exclusive), for a moment: columns are added without a rewrite. No
+--          table of runs is touched; views and functions are made anew.
+-- Workers of 0.1 and 0.2 go on: nothing that they call has another signature.
+alter table ql.worker_session
+  add column seen_at_ms bigint,
+  add column drain_requested_at_ms bigint;
+
+alter type ql.command add attribute worker_id text;
+
+drop function ql.hold_session(text, text);  -- it is told whether to lock
+
+-- who used the ingress with which certificate: one row a minute and route; append-only
+create table ql.worker_audit (
+  minute_ms bigint not null,
+  worker_id text collate "C" not null,
+  route text collate "C" not null,
+  certificate text collate "C" not null,  -- its serial number
+  first_at_ms bigint not null,
+  primary key (minute_ms, worker_id, route, certificate)
+);
+-- end of what is by hand
+
+-- as in sql/postgres/schema.sql sha256 20ffcbf171d019bf004962a03be102b56b22293aebe1437a0f0aa80395c4b581
+
+-- as in sql/postgres/table.sql sha256 e9cc21db5740e0bf7ea7f5c7431fd83896578619d57aa0bfd0156daedcb760ad
+
+set local search_path = ql, pg_catalog, pg_temp;
+-- from sql/decision/state.sql sha256 fae8436ca80becdfcd2ba2f88ccd6d0cf5e6a6000499ae66d2f585fe4c808649
+-- STATE — the machines of DESIGN §5 and DOMAIN §3 as relations, and the admissions as views.
+-- Every decision below reads facts of one run; callers filter by run_id and by nothing else.
+
+create view state_transition as
+with legal (entity, from_status, to_status) as (
+  values
+    ('run', 'running', 'running'),  -- the intent
+    ('run', 'running', 'succeeded'),
+    ('run', 'running', 'failed'),
+    ('run', 'running', 'cancelled'),
+    ('run', 'running', 'timed_out'),
+    ('step', 'pending', 'ready'),
+    ('step', 'pending', 'skipped'),
+    ('step', 'pending', 'cancelled'),
+    ('step', 'ready', 'ready'),  -- a new epoch after a claim came back
+    ('step', 'ready', 'waiting_approval'),
+    ('step', 'ready', 'running'),
+    ('step', 'ready', 'retry_wait'),
+    ('step', 'ready', 'failed'),
+    ('step', 'ready', 'skipped'),
+    ('step', 'ready', 'cancelled'),
+    ('step', 'ready', 'timed_out'),
+    ('step', 'waiting_approval', 'ready'),
+    ('step', 'waiting_approval', 'running'),
+    ('step', 'waiting_approval', 'cancelled'),
+    ('step', 'waiting_approval', 'timed_out'),
+    ('step', 'running', 'retry_wait'),
+    ('step', 'running', 'lost'),
+    ('step', 'running', 'succeeded'),
+    ('step', 'running', 'failed'),
+    ('step', 'running', 'cancelled'),
+    ('step', 'running', 'timed_out'),
+    ('step', 'retry_wait', 'ready'),
+    ('step', 'retry_wait', 'cancelled'),
+    ('step', 'retry_wait', 'timed_out'),
+    ('step', 'lost', 'ready'),
+    ('step', 'lost', 'failed'),
+    ('step', 'lost', 'cancelled'),
+    ('attempt', 'claimed', 'starting'),
+    ('attempt', 'claimed', 'cancelled'),
+    ('attempt', 'claimed', 'timed_out'),
+    ('attempt', 'claimed', 'lost'),
+    ('attempt', 'starting', 'running'),
+    ('attempt', 'starting', 'succeeded'),
+    ('attempt', 'starting', 'failed'),
+    ('attempt', 'starting', 'cancelled'),
+    ('attempt', 'starting', 'timed_out'),
+    ('attempt', 'starting', 'lost'),
+    ('attempt', 'running', 'succeeded'),
+    ('attempt', 'running', 'failed'),
+    ('attempt', 'running', 'cancelled'),
+    ('attempt', 'running', 'timed_out'),
+    ('attempt', 'running', 'lost'),
+    ('lease', 'released', 'leased'),
+    ('lease', 'leased', 'released'),
+    ('lease', 'leased', 'completed')
+)
+select
+  l.entity,
+  l.from_status,
+  l.to_status
+from legal as l;
+
+create view run_admission as
+select
+  r.run_id,
+  r.package_key,
+  r.generation,
+  r.kind,
+  r.target_key,
+  r.target_id,
+  r.run_key,
+  r.input_digest,
+  r.step_count,
+  r.deadline_at_ms,
+  r.retry_of_run_id,
+  r.trigger_key,
+  r.scheduled_at_ms,
+  r.admitted_at_ms
+from run as r;
+
+create view task_attempt_admission as
+select
+  a.attempt_id,
+  a.run_id,
+  a.number,
+  a.step_key,
+  a.epoch,
+  a.task_id,
+  a.queue,
+  a.jitter,
+  a.admitted_at_ms
+from task_attempt as a;
+
+-- One mutation a step row and event; its id is the event's (DESIGN §4, derived ids).
+create view step_run_mutation as
+select
+  e.run_id,
+  e.run_id || '.' || cast(e.sequence as text) as mutation_id,
+  e.sequence,
+  e.entity_id as step_key,
+  e.from_status,
+  e.to_status,
+  e.entity_version as step_version,
+  e.result_code,
+  e.created_at_ms
+from run_event as e
+where e.entity = 'step';
+
+-- An attempt that may still act, with all that decides about it; no row for ended ones. It may have
+-- no lease yet. It always has a revision; by `left join` only who names its columns reads it.
+-- `started_count` counts this one as past the start barrier. The back-off doubles from `backoff` to
+-- `max_backoff`; the jitter is a digest that admission stored, up to an eighth more (DESIGN §5).
+create view live_attempt as
+select
+  a.run_id,
+  a.attempt_id,
+  a.step_key,
+  a.status,
+  a.version,
+  a.epoch,
+  a.deadline_at_ms,
+  l.status as lease_status,
+  l.version as lease_version,
+  l.fence,
+  (select r.cancel_reason from run as r where r.run_id = a.run_id) as cancel_reason,
+  s.status as step_status,
+  s.version as step_version,
+  s.attempt_count + case when s.status = 'ready' then 1 else 0 end as started_count,
+  s.claim_return_count,
+  t.retry_attempts,
+  t.retry_failed,
+  t.retry_timed_out,
+  t.on_lost,
+  (
+    select d.delay_ms + d.delay_ms * a.jitter / 8192
+    from (
+      select
+        case
+          when t.max_backoff_ms >> cast(
+              s.attempt_count + case when s.status = 'ready' then 0 else -1 end as int
+            ) < t.backoff_ms
+            then t.max_backoff_ms
+          else t.backoff_ms << cast(
+            s.attempt_count + case when s.status = 'ready' then 0 else -1 end as int
+          )
+        end as delay_ms
+    ) as d
+  ) as delay_ms
+from task_attempt as a
+join step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
+left join attempt_lease as l on l.attempt_id = a.attempt_id
+left join task_revision as t on t.task_id = a.task_id
+where a.status in ('claimed', 'starting', 'running');
+
+-- from sql/decision/admission.sql sha256 332c2f124e7f7d61175f3d45d50d67730b937ce4939a1416a7e4db1898437ebb
+-- ADMISSION — what follows an inserted run: the first event, and a step for each node.
+-- Roots are ready, all others pending (DOMAIN §3.2). A task run has one step, `main` (DESIGN §5).
+-- The retry of a run takes over what would come out the same: its input is the old run's, so a step
+-- is taken over when it succeeded there, its task's text and its needs are the same in both
+-- generations, and so it is for every step above it.
+
+-- The steps that retries have: those of a run that is one (`retried_run_id` is another run), and
+-- those that a retry of the run itself would have in each generation of its target.
+create view takeover_node as
+select
+  r.run_id,
+  r.retry_of_run_id as retried_run_id,
+  r.target_id,
+  w.step_key,
+  w.task_id,
+  w.need_count
+from run as r
+join workflow_step as w on w.workflow_id = r.target_id
+where r.retry_of_run_id is not null and r.kind = 'workflow'
+union all
+select
+  r.run_id,
+  r.retry_of_run_id as retried_run_id,
+  r.target_id,
+  'main' as step_key,
+  r.target_id as task_id,
+  cast(0 as bigint) as need_count
+from run as r
+where r.retry_of_run_id is not null and r.kind = 'task'
+union all
+select
+  r.run_id,
+  r.run_id as retried_run_id,
+  w.workflow_id as target_id,
+  w.step_key,
+  w.task_id,
+  w.need_count
+from run as r
+join workflow_revision as v on v.package_key = r.package_key and v.workflow_key = r.target_key
+join workflow_step as w on w.workflow_id = v.workflow_id
+where r.kind = 'workflow'
+union all
+select
+  r.run_id,
+  r.run_id as retried_run_id,
+  k.task_id as target_id,
+  'main' as step_key,
+  k.task_id,
+  cast(0 as bigint) as need_count
+from run as r
+join task_revision as k on k.package_key = r.package_key and k.task_key = r.target_key
+where r.kind = 'task';
+
+-- Each of them by itself: its status in the retried run, and why its result cannot be kept.
+create view takeover_alone as
+select
+  s.run_id,
+  s.retried_run_id,
+  s.target_id,
+  s.step_key,
+  s.task_id,
+  s.need_count,
+  s.status,
+  case
+    when s.status is null then 'not_there'
+    when s.status <> 'succeeded' then 'not_succeeded'
+    when s.digest <> (
+      select t.digest
+      from step_run as o
+      join task_revision as t on t.task_id = o.task_id
+      where o.run_id = s.retried_run_id and o.step_key = s.step_key
+    )
+      then 'task_changed'
+    when s.need_count <> (
+        select count(*)
+        from workflow_ancestor as o
+        where o.workflow_id = s.old_target_id and o.step_key = s.step_key and o.distance = 1
+      )
+      or s.need_count <> (
+        select count(*)
+        from workflow_ancestor as n
+        join workflow_ancestor as o
+          on o.workflow_id = s.old_target_id
+          and o.ancestor_key = n.ancestor_key
+          and o.step_key = s.step_key
+        where n.workflow_id = s.target_id
+          and n.step_key = s.step_key
+          and n.distance = 1
+          and o.distance = 1
+      )
+      then 'needs_changed'
+  end as cause
+from (
+  select
+    n.run_id,
+    n.retried_run_id,
+    n.target_id,
+    n.step_key,
+    n.task_id,
+    n.need_count,
+    (select t.digest from task_revision as t where t.task_id = n.task_id) as digest,
+    (select r.target_id from run as r where r.run_id = n.retried_run_id) as old_target_id,
+    (
+      select o.status
+      from step_run as o
+      where o.run_id = n.retried_run_id and o.step_key = n.step_key
+    ) as status
+  from takeover_node as n
+) as s;
+
+-- What becomes of each of them: `cause` null says that it is taken over. What must run again is
+-- read first and once; all below it runs again as well, and every ancestor is stored: no walk.
+create view takeover as
+select
+  e.run_id,
+  e.retried_run_id,
+  e.target_id,
+  e.step_key,
+  e.task_id,
+  e.need_count,
+  e.status,
+  case
+    when e.cause is not null then e.cause
+    when e.below = 1 then 'need_runs_again'
+  end as cause
+from (
+  select
+    u.run_id,
+    u.retried_run_id,
+    u.target_id,
+    u.step_key,
+    u.task_id,
+    u.need_count,
+    u.status,
+    u.cause,
+    u.part,
+    max(u.part) over (partition by u.run_id, u.retried_run_id, u.target_id, u.step_key) as below
+  from (
+    select
+      a.run_id,
+      a.retried_run_id,
+      a.target_id,
+      a.step_key,
+      a.task_id,
+      a.need_count,
+      a.status,
+      a.cause,
+      0 as part
+    from takeover_alone as a
+    union all
+    select
+      a.run_id,
+      a.retried_run_id,
+      a.target_id,
+      w.step_key,
+      cast(null as text) as task_id,
+      cast(null as bigint) as need_count,
+      cast(null as text) as status,
+      cast(null as text) as cause,
+      1 as part
+    from takeover_alone as a
+    join workflow_ancestor as w on w.workflow_id = a.target_id and w.ancestor_key = a.step_key
+    where a.cause is not null
+  ) as u
+) as e
+where e.part = 0;
+
+create view admission_effect as
+select
+  e.run_id,
+  row_number() over (partition by e.run_id order by e.part, e.entity_id) as ordinal,
+  e.entity,
+  e.entity_id,
+  cast(null as text) as from_status,
+  e.to_status,
+  cast(0 as bigint) as expected_version,
+  case when e.to_status = 'succeeded' then 'taken_over' end as result_code,
+  case
+    when e.entity = 'run' then 'workflow.admitted'
+    when e.to_status = 'succeeded' then 'step.taken_over'
+    else 'step.created'
+  end as event_type,
+  cast(null as bigint) as due_at_ms,
+  e.input_id
+from (
+  select
+    r.run_id,
+    1 as part,
+    'run' as entity,
+    r.run_id as entity_id,
+    'running' as to_status,
+    cast(null as text) as input_id
+  from run as r
+  where r.version = 0
+  union all
+  select
+    r.run_id,
+    2 as part,
+    'step' as entity,
+    w.step_key as entity_id,
+    case when w.need_count = 0 then 'ready' else 'pending' end as to_status,
+    w.task_id as input_id
+  from run as r
+  join workflow_step as w on w.workflow_id = r.target_id
+  where r.version = 0 and r.kind = 'workflow' and r.retry_of_run_id is null
+  union all
+  select
+    r.run_id,
+    2 as part,
+    'step' as entity,
+    'main' as entity_id,
+    'ready' as to_status,
+    r.target_id as input_id
+  from run as r
+  where r.version = 0 and r.kind = 'task' and r.retry_of_run_id is null
+  union all
+  select
+    k.run_id,
+    2 as part,
+    'step' as entity,
+    k.step_key as entity_id,
+    case
+      when k.cause is null then 'succeeded'
+      when k.need_count = 0 then 'ready'
+      else 'pending'
+    end as to_status,
+    k.task_id as input_id
+  from takeover as k
+  where k.retried_run_id <> k.run_id
+    and (select r.version from run as r where r.run_id = k.run_id) = 0
+) as e;
+
+-- from sql/decision/schedule.sql sha256 be2d823505c8f7a5fb6aa75cb7a6d4784b8983d6c26f311cccff62cea853a711
+-- SCHEDULE — what becomes of a trigger's occurrence (DOMAIN §3.10). A view has no clock, so each
+-- way in which a step may find an occurrence is a row: `early` (not due yet), `on_time` (due for at
+-- most the grace), `late`. Many missed ones are one, the oldest: the cursor goes on from what was
+-- observed.
+--
+--   initialize   the cursor is set, nothing starts
+--   skip         the occurrence is over without a run; `cause` says why
+--   admit        exactly one run
+
+create view schedule_decision as
+with arrival (word) as (
+  values ('early'), ('on_time'), ('late')
+)
+select
+  t.package_key,
+  t.trigger_key,
+  a.word as arrival,
+  case
+    when a.word = 'early' then 'initialize'
+    when a.word = 'late' and t.misfire = 'skip' then 'skip'
+    when t.overlap = 'skip'
+      and exists (
+        select 1
+        from trigger_run as m
+        where m.package_key = t.package_key
+          and m.trigger_key = t.trigger_key
+          and m.open_at_ms is not null
+          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
+      )
+      then 'skip'
+    else 'admit'
+  end as disposition,
+  case
+    when a.word = 'early' then null
+    when a.word = 'late' and t.misfire = 'skip' then 'misfire'
+    when t.overlap = 'skip'
+      and exists (
+        select 1
+        from trigger_run as m
+        where m.package_key = t.package_key
+          and m.trigger_key = t.trigger_key
+          and m.open_at_ms is not null
+          and (select r.status from run as r where r.run_id = m.run_id) = 'running'
+      )
+      then 'overlap'
+  end as cause
+from trigger as t
+cross join arrival as a
+where t.state = 'active'
+  and exists (
+    select 1
+    from package_generation as g
+    where g.package_key = t.package_key
+      and g.generation = t.generation
+      and g.state = 'active'
+  );
+
+-- What stands between a trigger and its next run, if anything does but the time.
+create view schedule_blocked as
+select
+  t.package_key,
+  t.trigger_key,
+  'resume' as waits_for,
+  t.state as waits_on,
+  t.updated_at_ms as since_ms,
+  cast(null as bigint) as due_at_ms,
+  'an operator resumes it' as resolved_by
+from trigger as t
+where t.state = 'paused'
+union all
+select
+  f.package_key,
+  f.trigger_key,
+  'fault' as waits_for,
+  f.error as waits_on,
+  f.first_at_ms as since_ms,
+  f.next_try_at_ms as due_at_ms,
+  'the next try at due_at_ms, a new generation, or an operator resumes it' as resolved_by
+from trigger_fault as f
+union all
+select
+  m.package_key,
+  m.trigger_key,
+  'overlap' as waits_for,
+  m.run_id as waits_on,
+  m.open_at_ms as since_ms,
+  cast(null as bigint) as due_at_ms,
+  'the end of that run' as resolved_by
+from trigger_run as m
+where m.open_at_ms is not null
+  and (select r.status from run as r where r.run_id = m.run_id) = 'running'
+  and (
+    select t.overlap
+    from trigger as t
+    where t.package_key = m.package_key and t.trigger_key = m.trigger_key and t.state = 'active'
+  ) = 'skip';
+
+-- When a trigger is looked at again: what trigger_schedule.due_at_ms is to say.
+create view schedule_due as
+select
+  t.package_key,
+  t.trigger_key,
+  case
+    when t.state <> 'active' then null
+    when s.claim_token is not null then s.claim_expires_at_ms
+    else coalesce(
+      (
+        select f.next_try_at_ms
+        from trigger_fault as f
+        where f.package_key = t.package_key and f.trigger_key = t.trigger_key
+      ),
+      s.next_fire_at_ms,
+      0
+    )
+  end as due_at_ms
+from trigger as t
+join trigger_schedule as s on s.package_key = t.package_key and s.trigger_key = t.trigger_key;
+
+-- from sql/decision/frontier.sql sha256 dd4c95a15b531123420b959b1ea9a1b4e870203a1f874a9b475c12ab3b641601
+-- FRONTIER — which pending steps open, which can never run, and when a run ends (DOMAIN §3.3).
+-- All needs must succeed. A step with any ancestor that ended otherwise is skipped in the same
+-- pass, because every ancestor is stored: a join, no walk. Runs with an intent are cancellation's.
+
+create view frontier_ready as
+select
+  s.run_id,
+  s.step_key,
+  s.version
+from step_run as s
+where s.status = 'pending'
+  and not exists (
+    select 1
+    from workflow_ancestor as w
+    where w.workflow_id = (select r.target_id from run as r where r.run_id = s.run_id)
+      and w.step_key = s.step_key
+      and w.distance = 1
+      and not exists (
+        select 1
+        from step_run as n
+        where n.run_id = s.run_id and n.step_key = w.ancestor_key and n.status = 'succeeded'
+      )
+  );
+
+-- The steps that ended otherwise are read first and once (distinct keeps them apart from the join):
+-- a run without any costs one look at its steps.
+create view frontier_skip as
+select distinct
+  b.run_id,
+  s.step_key,
+  s.version
+from (
+  select distinct
+    n.run_id,
+    n.step_key
+  from step_run as n
+  where n.status in ('failed', 'skipped', 'cancelled', 'timed_out')
+) as b
+join workflow_ancestor as w
+  on w.workflow_id = (select r.target_id from run as r where r.run_id = b.run_id)
+  and w.ancestor_key = b.step_key
+join step_run as s on s.run_id = b.run_id and s.step_key = w.step_key
+where s.status = 'pending';
+
+create view frontier_effect as
+select
+  e.run_id,
+  row_number() over (partition by e.run_id order by e.part, e.entity_id) as ordinal,
+  e.entity,
+  e.entity_id,
+  e.from_status,
+  e.to_status,
+  e.expected_version,
+  e.result_code,
+  e.event_type,
+  cast(null as bigint) as due_at_ms,
+  cast(null as text) as input_id
+from (
+  select
+    f.run_id,
+    1 as part,
+    'step' as entity,
+    f.step_key as entity_id,
+    'pending' as from_status,
+    'ready' as to_status,
+    f.version as expected_version,
+    cast(null as text) as result_code,
+    'step.ready' as event_type
+  from frontier_ready as f
+  union all
+  select
+    f.run_id,
+    1 as part,
+    'step' as entity,
+    f.step_key as entity_id,
+    'pending' as from_status,
+    'skipped' as to_status,
+    f.version as expected_version,
+    'dependency_not_succeeded' as result_code,
+    'step.skipped' as event_type
+  from frontier_skip as f
+  union all
+  select
+    d.run_id,
+    2 as part,
+    'run' as entity,
+    d.run_id as entity_id,
+    'running' as from_status,
+    d.to_status,
+    d.version as expected_version,
+    case when d.to_status <> 'succeeded' then 'workflow_step_' || d.to_status end as result_code,
+    'workflow.' || d.to_status as event_type
+  from (
+    select
+      r.run_id,
+      r.version,
+      (
+        select
+          case min(
+              case t.status
+                when 'failed' then 1
+                when 'timed_out' then 2
+                when 'cancelled' then 3
+                else 4
+              end
+            )
+            when 1 then 'failed'
+            when 2 then 'timed_out'
+            when 3 then 'cancelled'
+            else 'succeeded'
+          end
+        from step_run as t
+        where t.run_id = r.run_id
+      ) as to_status
+    from run as r
+    where not exists (
+        select 1
+        from step_run as a
+        where a.run_id = r.run_id
+          and a.status in ('ready', 'waiting_approval', 'running', 'retry_wait', 'lost')
+      )
+      -- a pending step that does not open here has an ancestor that ended otherwise: it is skipped
+      and not exists (select 1 from frontier_ready as f where f.run_id = r.run_id)
+  ) as d
+) as e
+where (
+    select case when r.cancel_requested_at_ms is null then r.status end
+    from run as r
+    where r.run_id = e.run_id
+  ) = 'running';
+
+create view frontier_blocked as
+select
+  s.run_id,
+  s.step_key,
+  w.ancestor_key as waits_on,
+  (select n.status from step_run as n where n.run_id = s.run_id and n.step_key = w.ancestor_key)
+    as need_status
+from step_run as s
+join workflow_ancestor as w
+  on w.workflow_id = (select r.target_id from run as r where r.run_id = s.run_id)
+  and w.step_key = s.step_key
+  and w.distance = 1
+where s.status = 'pending'
+  and (select n.status from step_run as n where n.run_id = s.run_id and n.step_key = w.ancestor_key)
+    is distinct from 'succeeded';
+
+-- from sql/decision/task_admission.sql sha256 f7aadc722af21f3c609c1dc4b8eceaa8e4a0e654765441db07f66925224b18e7
+-- TASK ADMISSION — one attempt for each ready step and epoch; the step stays ready (DOMAIN §3.4).
+-- The attempt's number comes from the run's counter; past 8192 the step fails instead.
+
+create view task_admission_effect as
+select
+  e.run_id,
+  row_number() over (partition by e.run_id order by e.step_key) as ordinal,
+  case when e.number <= 8192 then 'attempt' else 'step' end as entity,
+  case when e.number <= 8192 then e.run_id || '-' || cast(e.number as text) else e.step_key end
+    as entity_id,
+  case when e.number > 8192 then 'ready' end as from_status,
+  case when e.number <= 8192 then 'claimed' else 'failed' end as to_status,
+  case when e.number <= 8192 then 0 else e.version end as expected_version,
+  case when e.number > 8192 then 'attempt_budget_exhausted' end as result_code,
+  case when e.number <= 8192 then 'workflow.task_attempt_admitted' else 'step.failed' end
+    as event_type,
+  cast(null as bigint) as due_at_ms,
+  case when e.number <= 8192 then e.step_key end as input_id
+from (
+  select
+    s.run_id,
+    s.step_key,
+    s.version,
+    (select r.attempt_count from run as r where r.run_id = s.run_id)
+      + row_number() over (partition by s.run_id order by s.step_key) as number
+  from step_run as s
+  where s.status = 'ready'
+    and not exists (
+      select 1
+      from task_attempt as a
+      where a.run_id = s.run_id and a.step_key = s.step_key and a.epoch = s.version
+    )
+    and (
+      select case when r.cancel_requested_at_ms is null then r.status end
+      from run as r
+      where r.run_id = s.run_id
+    ) = 'running'
+) as e;
+
+-- from sql/decision/dispatch.sql sha256 5d808487099b9660d1062a9d534c02ef78149b648de6facf814b5c84136064bd
+-- DISPATCH — what an offer, a starting ACK and a running ACK do (DOMAIN §3.5, DESIGN §5).
+-- An offer takes the lease of a claimed attempt. The starting ACK is the start barrier; under an
+-- intent it is refused, and the lease goes back because nothing has started. The running ACK counts
+-- even under an intent: it tells the truth about something that runs.
+
+create view dispatch_effect as
+select
+  e.run_id,
+  e.ordinal,
+  e.entity,
+  e.entity_id,
+  e.from_status,
+  e.to_status,
+  e.expected_version,
+  e.result_code,
+  e.event_type,
+  cast(null as bigint) as due_at_ms,
+  e.input_id
+from (
+  select
+    w.run_id,
+    row_number() over (partition by w.run_id order by w.attempt_id, b.part) as ordinal,
+    b.entity,
+    case b.entity when 'step' then w.step_key else w.attempt_id end as entity_id,
+    case b.entity when 'lease' then w.lease_status else b.from_status end as from_status,
+    w.turn as to_status,
+    case
+      when b.entity = 'attempt' then w.version
+      when b.entity = 'step' then w.step_version
+      when w.lease_status is null then 0
+      else w.lease_version
+    end as expected_version,
+    case w.turn when 'released' then 'start_refused' end as result_code,
+    b.event_type,
+    case w.turn
+      when 'leased' then (
+        select o.offer_id
+        from attempt_offer as o
+        where o.run_id = w.run_id and o.attempt_id = w.attempt_id and o.fence = w.fence
+      )
+      else (
+        select p.attempt_id
+        from attempt_report as p
+        where p.run_id = w.run_id
+          and p.attempt_id = w.attempt_id
+          and p.fence = w.fence
+          and p.kind = case w.turn when 'running' then 'running' else 'starting' end
+      )
+    end as input_id
+  from (
+    select
+      f.run_id,
+      f.attempt_id,
+      f.step_key,
+      f.version,
+      f.step_version,
+      f.lease_status,
+      f.lease_version,
+      f.epoch_stands,
+      case
+        when f.lease_status is null or f.lease_status = 'released'
+          then case when f.status = 'claimed' and f.cancel_reason is null then 'leased' end
+        when f.lease_status <> 'leased' then null
+        when f.status = 'starting' then 'running'
+        when f.status <> 'claimed' then null
+        when f.cancel_reason is null then 'starting'
+        else 'released'
+      end as turn,
+      case f.lease_status when 'leased' then f.fence else coalesce(f.fence, 0) + 1 end as fence
+    from (
+      select
+        v.run_id,
+        v.attempt_id,
+        v.step_key,
+        v.status,
+        v.version,
+        v.step_version,
+        v.lease_status,
+        v.lease_version,
+        v.fence,
+        v.cancel_reason,
+        case when v.step_status = 'ready' and v.step_version = v.epoch then 1 else 0 end
+          as epoch_stands,
+        -- a fence: what is above is looked up once, not wherever it is used
+        row_number() over (partition by v.run_id order by v.attempt_id) as position
+      from live_attempt as v
+      -- most of a wide run waits for an offer: that is seen before it is decided about
+      where v.lease_status = 'leased' or exists (
+        select 1
+        from attempt_offer as o
+        where o.run_id = v.run_id
+          and o.attempt_id = v.attempt_id
+          and o.fence = coalesce(v.fence, 0) + 1
+      )
+    ) as f
+  ) as w
+  join (
+    select
+      'leased' as turn,
+      1 as part,
+      'lease' as entity,
+      cast(null as text) as from_status,
+      'workflow.task_dispatch_leased' as event_type
+    union all
+    select 'released', 1, 'lease', null, 'workflow.task_dispatch_released'
+    union all
+    select 'starting', 1, 'attempt', 'claimed', 'workflow.task_attempt.starting'
+    union all
+    select 'running', 1, 'attempt', 'starting', 'workflow.task_attempt.running'
+    union all
+    select 'running', 2, 'step', 'ready', 'step.running'
+  ) as b on b.turn = w.turn
+  where (w.epoch_stands = 1 or w.turn = 'released')
+    and not (
+      w.turn = 'running'
+      and exists (
+        select 1
+        from attempt_report as q
+        where q.run_id = w.run_id
+          and q.attempt_id = w.attempt_id
+          and q.fence = w.fence
+          and q.kind = 'ended'
+      )
+    )
+) as e
+where e.input_id is not null;
+
+-- from sql/decision/completion.sql sha256 61e2af7e2807d2becd04b7b66c78f7835bb30634f498e26c357b15b7c99652a2
+-- COMPLETION — what a worker's report of an end does (DOMAIN §3.5; retry: DESIGN §5).
+-- Priority: not started, intent, deadline, exit 0, failure. With an intent the reason decides, so a
+-- clean exit after a stop request is recorded as cancelled. A report from `starting` writes
+-- ready → running → end. `not_started` returns the claim and costs no retry.
+
+create view completion_end as
+select
+  x.run_id,
+  x.attempt_id,
+  x.step_key,
+  x.status,
+  x.version,
+  x.step_status,
+  x.step_version,
+  x.claim_return_count,
+  x.attempt_end,
+  case x.attempt_end
+    when 'lost' then 'not_started'
+    when 'timed_out' then 'execution_timed_out'
+    when 'cancelled' then 'execution_cancelled'
+    when 'failed' then case x.how
+      when 'bad_output' then 'bad_output'
+      when 'start_failed' then 'executor_start_failed'
+      when 'stop' then 'execution_stopped'
+      else 'execution_failed'
+    end
+  end as code,
+  case
+    when x.cancel_reason is null
+      and x.started_count < x.retry_attempts
+      and (
+        (x.attempt_end = 'failed' and x.retry_failed = 1)
+        or (x.attempt_end = 'timed_out' and x.retry_timed_out = 1)
+      )
+      then x.reported_at_ms + x.delay_ms
+  end as retry_at_ms
+from (
+  select
+    v.run_id,
+    v.attempt_id,
+    v.step_key,
+    v.status,
+    v.version,
+    v.step_status,
+    v.step_version,
+    v.started_count,
+    v.claim_return_count,
+    v.retry_attempts,
+    v.retry_failed,
+    v.retry_timed_out,
+    v.delay_ms,
+    v.cancel_reason,
+    p.reported_at_ms,
+    p.how,
+    (
+      select
+        case
+          when p.how = 'not_started' then 'lost'
+          when r.cancel_reason = 'timeout' then 'timed_out'
+          when r.cancel_reason is not null then 'cancelled'
+          when p.how = 'deadline' or v.deadline_at_ms <= p.reported_at_ms then 'timed_out'
+          when p.how = 'exit' and p.exit_code = 0 then 'succeeded'
+          else 'failed'
+        end
+      from run as r
+      where r.run_id = v.run_id
+    ) as attempt_end,
+    -- a fence: what is above is decided once, not wherever it is used
+    row_number() over (partition by v.run_id order by v.attempt_id) as position
+  from live_attempt as v
+  join attempt_report as p
+    on p.run_id = v.run_id
+    and p.attempt_id = v.attempt_id
+    and p.kind = 'ended'
+  where p.fence = (
+      select l.fence from attempt_lease as l
+      where l.attempt_id = v.attempt_id and l.status = 'leased'
+    )
+    and (v.status in ('starting', 'running') or p.how = 'not_started')
+    and (v.status <> 'running' or p.how <> 'not_started')
+) as x;
+
+-- Told in parts: 1 the step that starts with its end (from `ready`), 2 the attempt, 3 the step.
+create view completion_effect as
+select
+  e.run_id,
+  row_number() over (partition by e.run_id order by e.attempt_id, e.part) as ordinal,
+  case e.part when 2 then 'attempt' else 'step' end as entity,
+  case e.part when 2 then e.attempt_id else e.step_key end as entity_id,
+  e.from_status,
+  e.to_status,
+  case
+    when e.part = 2 then e.version
+    when e.part = 3 and e.from_status = 'running' and e.step_status = 'ready'
+      then e.step_version + 1
+    else e.step_version
+  end as expected_version,
+  case
+    when e.part = 1 or e.to_status = 'ready' then null
+    when e.part = 3 and e.from_status = 'ready' then 'claim_budget_exhausted'
+    else e.code
+  end as result_code,
+  case e.part when 2 then 'workflow.task_attempt.' else 'step.' end || e.to_status as event_type,
+  case when e.to_status = 'retry_wait' then e.retry_at_ms end as due_at_ms,
+  e.attempt_id as input_id
+from (
+  select
+    c.run_id,
+    c.attempt_id,
+    c.step_key,
+    c.version,
+    c.step_status,
+    c.step_version,
+    c.code,
+    c.retry_at_ms,
+    b.part,
+    case
+      when b.part = 2 then c.status
+      when b.part = 1 or c.attempt_end = 'lost' then 'ready'
+      else 'running'
+    end as from_status,
+    case
+      when b.part = 1 then 'running'
+      when b.part = 2 then c.attempt_end
+      when c.attempt_end <> 'lost' and c.retry_at_ms is not null then 'retry_wait'
+      when c.attempt_end <> 'lost' then c.attempt_end
+      when c.claim_return_count < 63 then 'ready'
+      else 'failed'
+    end as to_status
+  from completion_end as c
+  cross join (select 1 as part union all select 2 as part union all select 3 as part) as b
+  where b.part > 1 or (c.step_status = 'ready' and c.attempt_end <> 'lost')
+) as e;
+
+-- from sql/decision/recovery.sql sha256 047e3d83243b1d84ef400237e0025f2b924e3407815b738fdd4a85db9b5f88a3
+-- RECOVERY — what may be done about an attempt whose worker is silent (DESIGN §9).
+-- A lease that expires proves nothing by itself. `recovery_due` says which evidence the clock gives
+-- and when; the step writes it as an attestation, and `recovery_effect` decides from attestations.
+
+create view recovery_due as
+select
+  v.run_id,
+  v.attempt_id,
+  case when v.status = 'claimed' then 'expired' else 'fenced' end as evidence,
+  l.expires_at_ms + case when v.status = 'claimed' then 0 else l.grace_ms end as due_at_ms
+from live_attempt as v
+join attempt_lease as l on l.attempt_id = v.attempt_id
+where l.status = 'leased'
+  and (v.status = 'claimed' or (l.self_fencing = 1 and v.on_lost <> 'hold'));
+
+-- Work past the barrier that no clock resolves: it waits for its worker, or for a declaration.
+create view recovery_blocked as
+select
+  v.run_id,
+  v.attempt_id,
+  v.step_key,
+  case when v.on_lost = 'hold' then 'hold' else 'evidence' end as waits_for,
+  l.worker_id as waits_on,
+  l.expires_at_ms as due_at_ms
+from live_attempt as v
+join attempt_lease as l on l.attempt_id = v.attempt_id
+where l.status = 'leased'
+  and v.status in ('starting', 'running')
+  and (l.self_fencing = 0 or v.on_lost = 'hold');
+
+create view recovery_end as
+select
+  x.run_id,
+  x.attempt_id,
+  x.step_key,
+  x.status,
+  x.version,
+  x.step_status,
+  x.step_version,
+  x.claim_return_count,
+  x.cancel_reason,
+  x.attempt_end,
+  x.code,
+  case
+    when x.cancel_reason is not null or x.started_count >= 64 then null
+    when x.follow = 'retry' then x.attested_at_ms + x.delay_ms
+    when x.follow = 'fail' or x.started_count >= x.retry_attempts then null
+    when x.attempt_end = 'timed_out' and x.retry_timed_out = 1 then x.attested_at_ms + x.delay_ms
+    when x.attempt_end = 'lost' and x.on_lost = 'retry' then x.attested_at_ms + x.delay_ms
+  end as retry_at_ms
+from (
+  select
+    v.run_id,
+    v.attempt_id,
+    v.step_key,
+    v.status,
+    v.version,
+    v.step_status,
+    v.step_version,
+    v.started_count,
+    v.claim_return_count,
+    v.cancel_reason,
+    v.retry_attempts,
+    v.retry_timed_out,
+    v.on_lost,
+    v.delay_ms,
+    n.follow,
+    n.attested_at_ms,
+    case
+      when v.status <> 'claimed'
+        and v.cancel_reason is null
+        and v.deadline_at_ms <= n.attested_at_ms
+        then 'timed_out'
+      else 'lost'
+    end as attempt_end,
+    case
+      when v.status = 'claimed' then 'claim_expired'
+      when v.cancel_reason is null and v.deadline_at_ms <= n.attested_at_ms
+        then 'execution_timed_out'
+      else 'execution_lost'
+    end as code
+  from live_attempt as v
+  join attestation as n on n.run_id = v.run_id and n.attempt_id = v.attempt_id
+  where (n.evidence <> 'expired' or v.status = 'claimed')
+    and (n.evidence <> 'fenced' or v.on_lost <> 'hold')
+) as x;
+
+-- Past the barrier, without an intent: retry_wait, timed_out, or failed (running by way of lost).
+-- With an intent on_lost is not asked: a running step becomes lost, and convergence ends it.
+create view recovery_effect as
+select
+  e.run_id,
+  row_number() over (partition by e.run_id order by e.attempt_id, e.part) as ordinal,
+  e.entity,
+  e.entity_id,
+  e.from_status,
+  e.to_status,
+  e.expected_version,
+  e.result_code,
+  e.event_type,
+  e.due_at_ms,
+  e.attempt_id as input_id
+from (
+  select
+    c.run_id,
+    c.attempt_id,
+    1 as part,
+    'attempt' as entity,
+    c.attempt_id as entity_id,
+    c.status as from_status,
+    c.attempt_end as to_status,
+    c.version as expected_version,
+    c.code as result_code,
+    'workflow.task_attempt.' || c.attempt_end as event_type,
+    cast(null as bigint) as due_at_ms
+  from recovery_end as c
+  union all
+  select
+    c.run_id,
+    c.attempt_id,
+    2 as part,
+    'step' as entity,
+    c.step_key as entity_id,
+    'ready' as from_status,
+    case when c.claim_return_count < 63 then 'ready' else 'failed' end as to_status,
+    c.step_version as expected_version,
+    case when c.claim_return_count < 63 then null else 'claim_budget_exhausted' end as result_code,
+    case when c.claim_return_count < 63 then 'step.ready' else 'step.failed' end as event_type,
+    cast(null as bigint) as due_at_ms
+  from recovery_end as c
+  where c.status = 'claimed'
+  union all
+  select
+    c.run_id,
+    c.attempt_id,
+    2 as part,
+    'step' as entity,
+    c.step_key as entity_id,
+    c.step_status as from_status,
+    'retry_wait' as to_status,
+    c.step_version as expected_version,
+    c.code as result_code,
+    'step.retry_wait' as event_type,
+    c.retry_at_ms as due_at_ms
+  from recovery_end as c
+  where c.status <> 'claimed' and c.retry_at_ms is not null
+  union all
+  select
+    c.run_id,
+    c.attempt_id,
+    2 as part,
+    'step' as entity,
+    c.step_key as entity_id,
+    c.step_status as from_status,
+    'timed_out' as to_status,
+    c.step_version as expected_version,
+    c.code as result_code,
+    'step.timed_out' as event_type,
+    cast(null as bigint) as due_at_ms
+  from recovery_end as c
+  where c.status <> 'claimed' and c.retry_at_ms is null and c.attempt_end = 'timed_out'
+  union all
+  select
+    c.run_id,
+    c.attempt_id,
+    2 as part,
+    'step' as entity,
+    c.step_key as entity_id,
+    'running' as from_status,
+    'lost' as to_status,
+    c.step_version as expected_version,
+    c.code as result_code,
+    'step.lost' as event_type,
+    cast(null as bigint) as due_at_ms
+  from recovery_end as c
+  where c.status <> 'claimed'
+    and c.retry_at_ms is null
+    and c.attempt_end = 'lost'
+    and c.step_status = 'running'
+  union all
+  select
+    c.run_id,
+    c.attempt_id,
+    3 as part,
+    'step' as entity,
+    c.step_key as entity_id,
+    case when c.step_status = 'running' then 'lost' else 'ready' end as from_status,
+    'failed' as to_status,
+    c.step_version + case when c.step_status = 'running' then 1 else 0 end as expected_version,
+    c.code as result_code,
+    'step.failed' as event_type,
+    cast(null as bigint) as due_at_ms
+  from recovery_end as c
+  where c.status <> 'claimed'
+    and c.retry_at_ms is null
+    and c.attempt_end = 'lost'
+    and c.cancel_reason is null
+) as e;
+
+-- The longest that a step may wait, jitter included. A back-off that ends further ahead was written
+-- by a clock that was ahead: nobody knows how much of it is left, and it is over.
+create view retry_longest as
+select
+  s.run_id,
+  s.step_key,
+  s.due_at_ms,
+  t.max_backoff_ms + t.max_backoff_ms / 8 as longest_ms
+from step_run as s
+join task_revision as t on t.task_id = s.task_id
+where s.status = 'retry_wait';
+
+-- A back-off that is over opens a new epoch. The step takes effects whose `due_at_ms` has come, or
+-- is further ahead than `retry_longest` says.
+create view retry_effect as
+select
+  s.run_id,
+  row_number() over (partition by s.run_id order by s.step_key) as ordinal,
+  'step' as entity,
+  s.step_key as entity_id,
+  'retry_wait' as from_status,
+  'ready' as to_status,
+  s.version as expected_version,
+  cast(null as text) as result_code,
+  'step.ready' as event_type,
+  s.due_at_ms,
+  cast(null as text) as input_id
+from step_run as s
+where s.status = 'retry_wait'
+  and (
+    select case when r.cancel_requested_at_ms is null then r.status end
+    from run as r
+    where r.run_id = s.run_id
+  ) = 'running';
+
+-- from sql/decision/cancellation.sql sha256 2172616e6147a561e58eb6b9461bd9a48fbadfa4185b73501e49437def846d49
+-- CANCELLATION — an intent first, convergence after it (DOMAIN §3.9, DESIGN §5).
+-- The first intent wins. Convergence ends what nobody holds: attempts without a live lease, steps
+-- without such an attempt, and the run once nothing stands in the way. A lease with status `leased`
+-- blocks even after its expiry; recovery releases it. The reason decides between the two ends.
+
+create view intent_effect as
+select
+  r.run_id,
+  cast(1 as bigint) as ordinal,
+  'run' as entity,
+  r.run_id as entity_id,
+  'running' as from_status,
+  'running' as to_status,
+  r.version as expected_version,
+  cast(null as text) as result_code,
+  'run.cancel_requested' as event_type,
+  cast(null as bigint) as due_at_ms,
+  r.run_id as input_id
+from run as r
+where r.status = 'running'
+  and r.cancel_requested_at_ms is null
+  and exists (select 1 from cancel_intent as i where i.run_id = r.run_id);
+
+create view cancellation_blocked as
+select
+  v.run_id,
+  v.step_key,
+  v.attempt_id,
+  case when v.status = 'claimed' then 'lease' else 'report' end as waits_for
+from live_attempt as v
+where v.cancel_reason is not null and (v.status <> 'claimed' or v.lease_status = 'leased')
+union all
+select
+  s.run_id,
+  s.step_key,
+  cast(null as text) as attempt_id,
+  'evidence' as waits_for
+from step_run as s
+where s.status = 'running'
+  and (select r.cancel_reason from run as r where r.run_id = s.run_id) is not null
+  and not exists (
+    select 1
+    from task_attempt as a
+    where a.run_id = s.run_id
+      and a.step_key = s.step_key
+      and a.status in ('claimed', 'starting', 'running')
+  );
+
+create view cancellation_effect as
+select
+  e.run_id,
+  row_number() over (partition by e.run_id order by e.part, e.entity_id) as ordinal,
+  e.entity,
+  e.entity_id,
+  e.from_status,
+  e.to_status,
+  e.expected_version,
+  case e.entity when 'attempt' then 'execution_' else 'workflow_' end || e.to_status as result_code,
+  case e.entity
+    when 'attempt' then 'workflow.task_attempt.'
+    when 'step' then 'step.'
+    else 'workflow.'
+  end || e.to_status as event_type,
+  cast(null as bigint) as due_at_ms,
+  cast(null as text) as input_id
+from (
+  select
+    v.run_id,
+    1 as part,
+    'attempt' as entity,
+    v.attempt_id as entity_id,
+    v.status as from_status,
+    case when v.cancel_reason = 'timeout' then 'timed_out' else 'cancelled' end as to_status,
+    v.version as expected_version
+  from live_attempt as v
+  where v.status = 'claimed' and v.lease_status is distinct from 'leased'
+    and v.cancel_reason is not null
+  union all
+  select
+    s.run_id,
+    2 as part,
+    'step' as entity,
+    s.step_key as entity_id,
+    s.status as from_status,
+    case
+      when s.status in ('pending', 'lost') then 'cancelled'
+      when (select r.cancel_reason from run as r where r.run_id = s.run_id) = 'timeout'
+        then 'timed_out'
+      else 'cancelled'
+    end as to_status,
+    s.version as expected_version
+  from step_run as s
+  where s.status in ('pending', 'lost', 'ready', 'waiting_approval', 'retry_wait')
+    and (select r.cancel_reason from run as r where r.run_id = s.run_id) is not null
+    and not exists (
+      select 1
+      from task_attempt as a
+      where a.run_id = s.run_id
+        and a.step_key = s.step_key
+        and (
+          a.status in ('starting', 'running')
+          or (
+            a.status = 'claimed'
+            and (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id)
+              is not distinct from 'leased'
+          )
+        )
+    )
+  union all
+  select
+    r.run_id,
+    3 as part,
+    'run' as entity,
+    r.run_id as entity_id,
+    'running' as from_status,
+    case when r.cancel_reason = 'timeout' then 'timed_out' else 'cancelled' end as to_status,
+    r.version as expected_version
+  from run as r
+  where r.cancel_reason is not null
+    and (select count(*) from cancellation_blocked as b where b.run_id = r.run_id) = 0
+) as e
+where (
+    select case when r.cancel_requested_at_ms is not null then r.status end
+    from run as r
+    where r.run_id = e.run_id
+  ) = 'running';
+
+-- from sql/decision/retention.sql sha256 46e4a0a1c43ff7b099b1dfdeb0bd21e35c375ad8b40de5e7e6b89306819b5d5f
+-- RETENTION — which runs may go (DESIGN §5). When is the caller's: the step compares
+-- finished_at_ms with the time that it is given.
+
+-- Ended, and nothing of it can still be executing. Whatever belongs to the run goes with it.
+create view retention_due as
+select
+  r.run_id,
+  r.finished_at_ms
+from run as r
+where r.finished_at_ms is not null
+  and r.status <> 'running'
+  and not exists (
+    select 1
+    from task_attempt as a
+    where a.run_id = r.run_id and a.finished_at_ms is null
+  );
+
+-- from sql/decision/explain.sql sha256 ce946e245dd2fe36ac6c4f74e163fcb912ab43489e90474127aa0ff37ddcdb4b
+-- EXPLAIN — why something does not move: one row for each thing that a live run waits for.
+-- `after_due` is what it waits for once `due_at_ms` has passed without a word: views have no clock.
+-- waits_for: need, retry, admission, lease, worker, report, evidence, hold, intent, fault, queue.
+
+create view explain as
+select
+  e.run_id,
+  e.step_key,
+  e.attempt_id,
+  e.status,
+  e.waits_for,
+  e.waits_on,
+  e.since_ms,
+  e.due_at_ms,
+  e.after_due,
+  e.resolved_by
+from (
+  -- pending, without an intent
+  select
+    s.run_id,
+    s.step_key,
+    cast(null as text) as attempt_id,
+    s.status,
+    'need' as waits_for,
+    f.waits_on,
+    (select r.admitted_at_ms from run as r where r.run_id = s.run_id) as since_ms,
+    cast(null as bigint) as due_at_ms,
+    cast(null as text) as after_due,
+    'the end of that step' as resolved_by,
+    0 as under_intent
+  from step_run as s
+  join frontier_blocked as f on f.run_id = s.run_id and f.step_key = s.step_key
+  union all
+  select
+    s.run_id,
+    s.step_key,
+    cast(null as text) as attempt_id,
+    s.status,
+    'need' as waits_for,
+    'frontier' as waits_on,
+    (select r.admitted_at_ms from run as r where r.run_id = s.run_id) as since_ms,
+    cast(null as bigint) as due_at_ms,
+    cast(null as text) as after_due,
+    'the frontier stage, next cycle' as resolved_by,
+    0 as under_intent
+  from frontier_ready as s0
+  join step_run as s on s.run_id = s0.run_id and s.step_key = s0.step_key
+  union all
+  -- ready, not yet admitted
+  select
+    t.run_id,
+    t.entity_id as step_key,
+    cast(null as text) as attempt_id,
+    'ready' as status,
+    'admission' as waits_for,
+    'task_admission' as waits_on,
+    (
+      select s.ready_at_ms
+      from step_run as s
+      where s.run_id = t.run_id and s.step_key = t.entity_id
+    ) as since_ms,
+    cast(null as bigint) as due_at_ms,
+    cast(null as text) as after_due,
+    'the task admission stage, next cycle' as resolved_by,
+    0 as under_intent
+  from (
+    select
+      s.run_id,
+      s.step_key as entity_id
+    from step_run as s
+    where s.status = 'ready'
+      and not exists (
+        select 1
+        from task_attempt as a
+        where a.run_id = s.run_id and a.step_key = s.step_key and a.epoch = s.version
+      )
+  ) as t
+  union all
+  -- admitted, held by nobody
+  select
+    a.run_id,
+    a.step_key,
+    a.attempt_id,
+    a.status,
+    case
+      when exists (select 1 from worker_session as w where w.status = 'online') then 'queue'
+      else 'worker'
+    end as waits_for,
+    a.queue as waits_on,
+    a.admitted_at_ms as since_ms,
+    cast(null as bigint) as due_at_ms,
+    cast(null as text) as after_due,
+    'a worker of this queue with a free slot' as resolved_by,
+    0 as under_intent
+  from task_attempt as a
+  where a.status = 'claimed'
+    and (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id)
+      is distinct from 'leased'
+  union all
+  -- leased, not started; or past the barrier
+  select
+    v.run_id,
+    v.step_key,
+    v.attempt_id,
+    v.status,
+    case when v.status = 'claimed' then 'lease' else 'report' end as waits_for,
+    l.worker_id as waits_on,
+    l.leased_at_ms as since_ms,
+    l.expires_at_ms as due_at_ms,
+    case
+      when v.status = 'claimed' then null
+      when v.on_lost = 'hold' then 'hold'
+      when l.self_fencing = 0 then 'evidence'
+    end as after_due,
+    case
+      when v.status = 'claimed' then 'the worker starts it, or recovery returns it after due_at_ms'
+      when v.on_lost = 'hold' or l.self_fencing = 0
+        then 'the worker reports; after due_at_ms: its worker comes back, or declare-stopped'
+      when v.cancel_reason is not null
+        then 'the worker stops it and reports, or recovery after due_at_ms'
+      else 'the worker reports, or recovery after due_at_ms'
+    end as resolved_by,
+    1 as under_intent
+  from live_attempt as v
+  join attempt_lease as l on l.attempt_id = v.attempt_id
+  where l.status = 'leased'
+  union all
+  select
+    s.run_id,
+    s.step_key,
+    cast(null as text) as attempt_id,
+    s.status,
+    'retry' as waits_for,
+    s.result_code as waits_on,
+    s.started_at_ms as since_ms,
+    s.due_at_ms,
+    cast(null as text) as after_due,
+    'the retry stage at due_at_ms' as resolved_by,
+    0 as under_intent
+  from step_run as s
+  where s.status = 'retry_wait'
+  union all
+  -- under an intent, held by nobody
+  select
+    c.run_id,
+    case c.entity when 'step' then c.entity_id end as step_key,
+    case c.entity when 'attempt' then c.entity_id end as attempt_id,
+    c.from_status as status,
+    'intent' as waits_for,
+    (select r.cancel_reason from run as r where r.run_id = c.run_id) as waits_on,
+    (select r.cancel_requested_at_ms from run as r where r.run_id = c.run_id) as since_ms,
+    cast(null as bigint) as due_at_ms,
+    cast(null as text) as after_due,
+    'convergence, next cycle' as resolved_by,
+    1 as under_intent
+  from cancellation_effect as c
+  union all
+  select
+    f.run_id,
+    cast(null as text) as step_key,
+    cast(null as text) as attempt_id,
+    'running' as status,
+    'fault' as waits_for,
+    f.stage as waits_on,
+    f.first_at_ms as since_ms,
+    f.next_try_at_ms as due_at_ms,
+    cast(null as text) as after_due,
+    f.error as resolved_by,
+    1 as under_intent
+  from run_fault as f
+) as e
+where (select r.status from run as r where r.run_id = e.run_id) = 'running'
+  and (
+    e.under_intent = 1
+    or (select r.cancel_requested_at_ms from run as r where r.run_id = e.run_id) is null
+  );
+
+-- from sql/decision/violation.sql sha256 dddcf09bcfeb0b0d29dd00a404915f06f10fd24ba3810fd54238c9437e93c583
+-- VIOLATION — what must never be true. Empty, always; `doctor` and every test read it.
+
+-- Work that is due but not on the agenda: recovery sweeps for it slowly and puts it back.
+create view agenda_missing as
+select
+  m.run_id,
+  m.stage,
+  m.due_at_ms
+from (
+  select distinct
+    f.run_id,
+    'frontier' as stage,
+    cast(0 as bigint) as due_at_ms
+  from frontier_effect as f
+  union all
+  select distinct
+    t.run_id,
+    'task_admission' as stage,
+    cast(0 as bigint) as due_at_ms
+  from task_admission_effect as t
+  union all
+  select distinct
+    c.run_id,
+    'cancellation' as stage,
+    cast(0 as bigint) as due_at_ms
+  from cancellation_effect as c
+  union all
+  select
+    r.run_id,
+    'deadline' as stage,
+    r.deadline_at_ms as due_at_ms
+  from run as r
+  where r.status = 'running' and r.cancel_requested_at_ms is null and r.deadline_at_ms is not null
+  union all
+  select
+    s.run_id,
+    'retry' as stage,
+    min(s.due_at_ms) as due_at_ms
+  from step_run as s
+  where s.status = 'retry_wait'
+    and (
+      select case when r.cancel_requested_at_ms is null then r.status end
+      from run as r
+      where r.run_id = s.run_id
+    ) = 'running'
+  group by s.run_id
+  union all
+  select
+    d.run_id,
+    'expiry' as stage,
+    min(d.due_at_ms) as due_at_ms
+  from recovery_due as d
+  group by d.run_id
+) as m
+where not exists (
+  select 1
+  from agenda as a
+  where a.run_id = m.run_id
+    and a.stage = m.stage
+    and (a.due_at_ms <= m.due_at_ms or m.due_at_ms = 0 or exists (
+      select 1 from run_fault as f where f.run_id = m.run_id and f.stage = m.stage
+    ))
+);
+
+-- A row is right only from `since_ms` on: before, it is of a clock that was ahead, and the sweep
+-- brings it to `wait_ms` from now. Only a fault may put off what is done at once, for its longest
+-- back-off; a deadline and a lease end when they say.
+create view agenda_ahead as
+select
+  a.run_id,
+  a.stage,
+  a.due_at_ms,
+  case
+    when a.faults > 0 then a.due_at_ms - 300000
+    when a.stage = 'retry' then (
+      select max(w.due_at_ms - w.longest_ms)
+      from retry_longest as w
+      where w.run_id = a.run_id
+    )
+    else a.due_at_ms
+  end as since_ms,
+  case when a.faults > 0 then 300000 else 0 end as wait_ms
+from (
+  select
+    g.run_id,
+    g.stage,
+    g.due_at_ms,
+    (
+      select count(*) from run_fault as f where f.run_id = g.run_id and f.stage = g.stage
+    ) as faults
+  from agenda as g
+) as a
+where a.faults > 0 or a.stage in ('frontier', 'task_admission', 'cancellation', 'retry');
+
+create view violation as
+select
+  a.run_id,
+  'due_work_is_on_the_agenda' as rule,
+  a.stage as entity_id
+from agenda_missing as a
+union all
+select
+  r.run_id,
+  'run_version_is_its_event_count' as rule,
+  r.run_id as entity_id
+from run as r
+where 1 = (
+    select case when count(*) <> r.version or coalesce(max(e.sequence), 0) <> r.version then 1 end
+    from run_event as e
+    where e.run_id = r.run_id
+  )
+union all
+select
+  e.run_id,
+  'event_times_never_step_back' as rule,
+  cast(e.sequence as text) as entity_id
+from run_event as e
+join run_event as b on b.run_id = e.run_id and b.sequence = e.sequence - 1
+where b.created_at_ms > e.created_at_ms
+union all
+select
+  e.run_id,
+  'events_follow_the_state_machine' as rule,
+  cast(e.sequence as text) as entity_id
+from run_event as e
+where e.from_status is not null
+  and (e.entity, e.from_status, e.to_status) not in (
+    select t.entity, t.from_status, t.to_status from state_transition as t
+  )
+union all
+-- A step stands behind its last event, so that one window counts them and looks back: a look for
+-- each of them would cost the square of a run's length.
+select
+  c.run_id,
+  'step_is_what_its_events_say' as rule,
+  c.entity_id
+from (
+  select
+    f.run_id, f.entity_id, f.version, f.status,
+    row_number() over (partition by f.run_id, f.entity_id order by f.sequence) - 1 as event_count,
+    lag(f.status) over (partition by f.run_id, f.entity_id order by f.sequence) as last_status
+  from (
+    select s.run_id, s.step_key as entity_id, s.version, s.status, 9223372036854775807 as sequence
+    from step_run as s
+    union all
+    select e.run_id, e.entity_id, cast(null as bigint) as version, e.to_status, e.sequence
+    from run_event as e
+    where e.entity = 'step'
+  ) as f
+) as c
+where c.version <> c.event_count
+  or (c.version is not null and c.status is distinct from c.last_status)
+union all
+select
+  c.run_id,
+  'attempt_is_what_its_events_say' as rule,
+  c.entity_id
+from (
+  select
+    f.run_id, f.entity_id, f.version, f.status,
+    row_number() over (partition by f.run_id, f.entity_id order by f.sequence) - 1 as event_count,
+    lag(f.status) over (partition by f.run_id, f.entity_id order by f.sequence) as last_status
+  from (
+    select a.run_id, a.attempt_id as entity_id, a.version, a.status, 9223372036854775807 as sequence
+    from task_attempt as a
+    union all
+    select e.run_id, e.entity_id, cast(null as bigint) as version, e.to_status, e.sequence
+    from run_event as e
+    where e.entity = 'attempt'
+  ) as f
+) as c
+where c.version <> c.event_count
+  or (c.version is not null and c.status is distinct from c.last_status)
+union all
+select
+  r.run_id,
+  'attempts_are_counted' as rule,
+  r.run_id as entity_id
+from run as r
+where r.attempt_count <> (select count(*) from task_attempt as a where a.run_id = r.run_id)
+  or r.attempt_count
+    <> (select coalesce(max(a.number), 0) from task_attempt as a where a.run_id = r.run_id)
+union all
+select
+  r.run_id,
+  'a_run_has_all_its_steps' as rule,
+  r.run_id as entity_id
+from run as r
+where r.step_count <> (select count(*) from step_run as s where s.run_id = r.run_id)
+  or r.version = 0
+union all
+select
+  s.run_id,
+  'a_terminal_run_has_only_terminal_steps' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.finished_at_ms is null
+  and (select r.status from run as r where r.run_id = s.run_id) <> 'running'
+union all
+select
+  a.run_id,
+  'a_terminal_run_has_no_live_attempt' as rule,
+  a.attempt_id as entity_id
+from task_attempt as a
+where a.status in ('claimed', 'starting', 'running')
+  and (select r.status from run as r where r.run_id = a.run_id) <> 'running'
+union all
+select
+  a.run_id,
+  'a_terminal_run_has_no_agenda' as rule,
+  a.stage as entity_id
+from agenda as a
+where (select r.status from run as r where r.run_id = a.run_id) is distinct from 'running'
+union all
+select
+  s.run_id,
+  'a_running_step_has_one_live_attempt' as rule,
+  s.step_key as entity_id
+from step_run as s
+where (s.status = 'running') <> (
+    (
+      select count(*)
+      from task_attempt as a
+      where a.run_id = s.run_id
+        and a.step_key = s.step_key
+        and a.status = 'running'
+        and a.epoch + 1 = s.version
+    ) = 1
+  )
+union all
+select
+  a.run_id,
+  'a_live_attempt_sits_on_its_epoch' as rule,
+  a.attempt_id as entity_id
+from task_attempt as a
+where (
+    a.status in ('claimed', 'starting')
+    and not exists (
+      select 1
+      from step_run as s
+      where s.run_id = a.run_id
+        and s.step_key = a.step_key
+        and s.status = 'ready'
+        and s.version = a.epoch
+    )
+  )
+  or (
+    a.status = 'running'
+    and not exists (
+      select 1
+      from step_run as s
+      where s.run_id = a.run_id
+        and s.step_key = a.step_key
+        and s.status = 'running'
+        and s.version = a.epoch + 1
+    )
+  )
+union all
+select
+  a.run_id,
+  'work_past_the_barrier_has_a_lease' as rule,
+  a.attempt_id as entity_id
+from task_attempt as a
+where a.status in ('starting', 'running')
+  and (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id)
+    is distinct from 'leased'
+union all
+select
+  a.run_id,
+  'a_held_lease_belongs_to_a_live_attempt' as rule,
+  a.attempt_id as entity_id
+from task_attempt as a
+where a.finished_at_ms is not null
+  and (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id) = 'leased'
+union all
+select
+  e.run_id,
+  'a_lease_belongs_to_an_attempt_of_its_run' as rule,
+  e.entity_id
+from run_event as e
+where e.entity = 'lease'
+  and (
+    (select a.run_id from task_attempt as a where a.attempt_id = e.entity_id)
+      is distinct from e.run_id
+    or (select l.run_id from attempt_lease as l where l.attempt_id = e.entity_id)
+      is distinct from e.run_id
+  )
+union all
+select
+  o.run_id,
+  'only_a_succeeded_step_has_output' as rule,
+  o.step_key as entity_id
+from step_output as o
+where (
+    select s.status from step_run as s where s.run_id = o.run_id and s.step_key = o.step_key
+  ) is distinct from 'succeeded'
+union all
+select
+  s.run_id,
+  'a_succeeded_step_has_its_attempt' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.status = 'succeeded'
+  and s.result_code is null
+  and not exists (
+    select 1
+    from task_attempt as a
+    where a.run_id = s.run_id and a.step_key = s.step_key and a.status = 'succeeded'
+  )
+union all
+select
+  s.run_id,
+  'only_a_retry_takes_over_what_never_ran_in_it' as rule,
+  s.step_key as entity_id
+from step_run as s
+where s.result_code = 'taken_over'
+  and (
+    (select r.retry_of_run_id from run as r where r.run_id = s.run_id) is null
+    or exists (
+      select 1 from task_attempt as a where a.run_id = s.run_id and a.step_key = s.step_key
+    )
+  )
+union all
+select
+  i.run_id,
+  'an_intent_is_on_its_run' as rule,
+  i.run_id as entity_id
+from cancel_intent as i
+where (select r.cancel_reason from run as r where r.run_id = i.run_id) is distinct from i.reason
+union all
+select
+  r.run_id,
+  'a_run_has_its_intent' as rule,
+  r.run_id as entity_id
+from run as r
+where r.cancel_reason is not null
+  and not exists (select 1 from cancel_intent as i where i.run_id = r.run_id)
+union all
+select
+  o.run_id,
+  'every_row_belongs_to_a_run' as rule,
+  o.entity_id
+from (
+  select e.run_id, cast(e.sequence as text) as entity_id from run_event as e
+  union all
+  select n.run_id, n.run_id as entity_id from run_input as n
+  union all
+  select s.run_id, s.step_key as entity_id from step_run as s
+  union all
+  select t.run_id, t.step_key as entity_id from step_output as t
+  union all
+  select a.run_id, a.attempt_id as entity_id from task_attempt as a
+  union all
+  select l.run_id, l.attempt_id as entity_id from attempt_lease as l
+  union all
+  select p.run_id, p.attempt_id as entity_id from attempt_report as p
+  union all
+  select f.run_id, f.attempt_id as entity_id from attempt_offer as f
+  union all
+  select x.run_id, x.attempt_id as entity_id from refused_report as x
+  union all
+  select w.run_id, w.attempt_id as entity_id from attestation as w
+  union all
+  select i.run_id, i.run_id as entity_id from cancel_intent as i
+  union all
+  select g.run_id, g.stage as entity_id from agenda as g
+  union all
+  select u.run_id, u.stage as entity_id from run_fault as u
+  union all
+  select y.run_id, y.trigger_key as entity_id from trigger_run as y
+) as o
+where not exists (select 1 from run as r where r.run_id = o.run_id)
+union all
+select
+  cast(null as text) as run_id,
+  'a_trigger_is_due_when_its_cursor_says' as rule,
+  t.package_key || '/' || t.trigger_key as entity_id
+from trigger as t
+left join trigger_schedule as s
+  on s.package_key = t.package_key and s.trigger_key = t.trigger_key
+left join schedule_due as d on d.package_key = t.package_key and d.trigger_key = t.trigger_key
+where s.state_version is null or s.due_at_ms is distinct from d.due_at_ms
+union all
+select
+  r.run_id,
+  'an_open_run_is_known_to_its_trigger' as rule,
+  r.trigger_key as entity_id
+from run as r
+where r.trigger_key is not null
+  and r.finished_at_ms is null
+  and not exists (
+    select 1
+    from trigger_run as m
+    where m.run_id = r.run_id
+      and m.package_key = r.package_key
+      and m.trigger_key = r.trigger_key
+      and m.open_at_ms is not null
+  );
+
+-- from sql/decision/reading.sql sha256 e6a250ecffd27d8b012eb1c3f68775b0af871d8e7be8f4f19bdd8a93e7dfbf89
+-- READING — what people and tools look at: the state of things, without the columns that only
+-- machines need (no token digests, no identities). Filter by the leading columns.
+
+create view package_state as
+select
+  g.package_key,
+  g.generation,
+  g.state,
+  g.digest,
+  g.published_at_ms,
+  g.ended_at_ms,
+  (select p.base_dir from package as p where p.package_key = g.package_key) as base_dir
+from package_generation as g;
+
+create view target_state as
+select
+  w.package_key,
+  w.generation,
+  'workflow' as kind,
+  w.workflow_key as target_key,
+  w.workflow_id as target_id,
+  w.timeout_ms,
+  w.step_count
+from workflow_revision as w
+union all
+select
+  t.package_key,
+  t.generation,
+  'task' as kind,
+  t.task_key as target_key,
+  t.task_id as target_id,
+  t.timeout_ms,
+  cast(1 as bigint) as step_count
+from task_revision as t;
+
+create view trigger_state as
+select
+  t.package_key,
+  t.trigger_key,
+  t.generation,
+  t.state,
+  t.cron,
+  t.tz,
+  t.kind,
+  t.target_key,
+  t.misfire,
+  t.overlap,
+  s.next_fire_at_ms,
+  s.due_at_ms,
+  s.updated_at_ms as since_ms,
+  s.last_scheduled_at_ms,
+  s.last_outcome,
+  s.last_run_id,
+  (select r.status from run as r where r.run_id = s.last_run_id) as last_run_status,
+  f.error as fault_error,
+  f.fault_count,
+  f.next_try_at_ms as fault_next_try_at_ms
+from trigger as t
+join trigger_schedule as s on s.package_key = t.package_key and s.trigger_key = t.trigger_key
+left join trigger_fault as f on f.package_key = t.package_key and f.trigger_key = t.trigger_key;
+
+create view run_state as
+select
+  r.run_id,
+  r.package_key,
+  r.generation,
+  r.kind,
+  r.target_key,
+  r.target_id,
+  r.run_key,
+  r.input_digest,
+  r.retry_of_run_id,
+  r.trigger_key,
+  r.scheduled_at_ms,
+  r.step_count,
+  r.status,
+  r.version,
+  r.attempt_count,
+  r.admitted_at_ms,
+  r.deadline_at_ms,
+  r.cancel_requested_at_ms,
+  r.cancel_reason,
+  r.result_code,
+  r.finished_at_ms,
+  r.updated_at_ms
+from run as r;
+
+-- The literal is what the index of open runs is found by.
+create view open_run as
+select
+  r.run_id,
+  r.package_key,
+  r.generation,
+  r.kind,
+  r.target_key,
+  r.target_id,
+  r.run_key,
+  r.input_digest,
+  r.retry_of_run_id,
+  r.trigger_key,
+  r.scheduled_at_ms,
+  r.step_count,
+  r.status,
+  r.version,
+  r.attempt_count,
+  r.admitted_at_ms,
+  r.deadline_at_ms,
+  r.cancel_requested_at_ms,
+  r.cancel_reason,
+  r.result_code,
+  r.finished_at_ms,
+  r.updated_at_ms
+from run as r
+where r.finished_at_ms is null;
+
+create view intent_state as
+select
+  i.run_id,
+  i.reason,
+  i.actor,
+  i.requested_at_ms
+from cancel_intent as i;
+
+create view input_state as
+select
+  i.run_id,
+  i.input
+from run_input as i;
+
+create view step_state as
+select
+  s.run_id,
+  s.step_key,
+  s.status,
+  s.version,
+  s.attempt_count,
+  s.claim_return_count,
+  s.ready_at_ms,
+  s.started_at_ms,
+  s.finished_at_ms,
+  s.due_at_ms,
+  s.result_code,
+  t.task_key,
+  t.queue,
+  t.on_lost,
+  (select o.output from step_output as o where o.run_id = s.run_id and o.step_key = s.step_key)
+    as output
+from step_run as s
+join task_revision as t on t.task_id = s.task_id;
+
+create view step_need as
+select
+  s.run_id,
+  s.step_key,
+  w.ancestor_key as need_key
+from step_run as s
+join workflow_ancestor as w
+  on w.workflow_id = (select r.target_id from run as r where r.run_id = s.run_id)
+  and w.step_key = s.step_key
+  and w.distance = 1;
+
+create view attempt_state as
+select
+  a.run_id,
+  a.attempt_id,
+  a.number,
+  a.step_key,
+  a.epoch,
+  a.queue,
+  a.status,
+  a.admitted_at_ms,
+  a.starting_at_ms,
+  a.started_at_ms,
+  a.finished_at_ms,
+  a.deadline_at_ms,
+  a.exit_code,
+  a.result_code,
+  (select l.status from attempt_lease as l where l.attempt_id = a.attempt_id) as lease_status,
+  (select l.worker_id from attempt_lease as l where l.attempt_id = a.attempt_id) as worker_id,
+  (select l.offer_id from attempt_lease as l where l.attempt_id = a.attempt_id) as offer_id,
+  (select l.fence from attempt_lease as l where l.attempt_id = a.attempt_id) as fence,
+  (select l.expires_at_ms from attempt_lease as l where l.attempt_id = a.attempt_id)
+    as lease_expires_at_ms,
+  (
+    select p.error
+    from attempt_report as p
+    where p.run_id = a.run_id and p.attempt_id = a.attempt_id and p.kind = 'ended'
+    order by p.fence desc
+    limit 1
+  ) as error
+from task_attempt as a;
+
+create view event_log as
+select
+  e.run_id,
+  e.sequence,
+  e.type,
+  e.entity,
+  e.entity_id,
+  e.from_status,
+  e.to_status,
+  e.entity_version,
+  e.result_code,
+  e.created_at_ms
+from run_event as e;
+
+create view attestation_state as
+select
+  n.run_id,
+  n.attempt_id,
+  n.evidence,
+  n.follow,
+  n.reason,
+  n.actor,
+  n.attested_at_ms
+from attestation as n;
+
+create view refused_state as
+select
+  f.run_id,
+  f.attempt_id,
+  f.ordinal,
+  f.code,
+  f.kind,
+  f.how,
+  f.exit_code,
+  f.fence,
+  f.refused_at_ms
+from refused_report as f;
+
+create view agenda_state as
+select
+  a.run_id,
+  a.stage,
+  a.due_at_ms
+from agenda as a;
+
+create view fault_state as
+select
+  f.run_id,
+  f.stage,
+  f.error,
+  f.fault_count,
+  f.first_at_ms,
+  f.last_at_ms,
+  f.next_try_at_ms
+from run_fault as f;
+
+create view worker_state as
+select
+  w.worker_id,
+  w.session_id,
+  w.generation,
+  w.status,
+  w.queues,
+  w.slots,
+  w.self_fencing,
+  w.registered_at_ms,
+  w.seen_at_ms,
+  w.expires_at_ms,
+  w.drain_requested_at_ms
+from worker_session as w;
+
+-- By way of the open runs, so that leases that are over are not read.
+create view worker_hold as
+select
+  l.worker_id,
+  l.run_id,
+  l.attempt_id,
+  a.step_key,
+  a.number,
+  a.status,
+  l.fence,
+  l.expires_at_ms,
+  l.leased_at_ms
+from run as r
+cross join task_attempt as a
+cross join attempt_lease as l
+where r.finished_at_ms is null
+  and a.run_id = r.run_id
+  and a.finished_at_ms is null
+  and l.attempt_id = a.attempt_id
+  and l.status = 'leased';
+
+create view worker_audit_log as
+select
+  u.minute_ms,
+  u.worker_id,
+  u.route,
+  u.certificate,
+  u.first_at_ms
+from worker_audit as u;
+
+-- What waits for a worker, by queue; only waiting work is read.
+create view queue_state as
+select
+  a.queue,
+  count(*) as waiting_count,
+  min(a.offer_at_ms) as oldest_at_ms
+from task_attempt as a
+where a.offer_at_ms is not null
+group by a.queue;
+set local search_path = pg_catalog, pg_temp;
+
+-- from sql/postgres/authority.sql sha256 b1b9ddeb5ba13f34c76ce4beff29b6c68255b4c2d65e9d10d3c5c07b138caeac
+-- AUTHORITY — what all batches of workers share: expand, lock in order, keep what was said.
+-- The order is the one of DESIGN §6; start, running, report and attest go through it, and nothing
+-- else does.
+
+-- HELPER   command_list — a batch as JSON: an array of at most 128
+-- RAISES   QL400
+create or replace function ql.command_list (p_commands text)
+returns jsonb
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_list jsonb;
+begin
+  begin
+    v_list := p_commands::jsonb;
+  exception
+    when data_exception or program_limit_exceeded or statement_too_complex then
+      v_list := null;
+  end;
+  if jsonb_typeof(v_list) is distinct from 'array' or jsonb_array_length(v_list) > 128 then
+    raise exception 'a batch is a JSON array of at most 128 commands' using errcode = 'QL400';
+  end if;
+  return v_list;
+end;
+$$;
+
+-- HELPER   expand_commands — a batch as typed rows, sorted by attempt, each with its code so far
+-- READS    task_attempt (run_id, which never changes)
+-- RAISES   QL400
+create or replace function ql.expand_commands (p_commands text, p_kind text)
+returns ql.command[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan  -- else planned at each call, and no better
+as $$
+declare
+  v_list jsonb := ql.command_list(p_commands);
+begin
+  return array(
+    select
+      row(
+        c.position, c.attempt_id, c.run_id, c.fence, ql.sha256_hex(c.token), c.identity, c.how,
+        c.exit_code, c.output, c.error, c.reason,
+        case
+          when c.attempt_id is null or c.fence is null or c.token is null or c.times > 1
+            or octet_length(c.identity) > 512 or octet_length(c.reason) > 2048
+            then 'QL400'
+          when p_kind = 'attested' and c.reason is null then 'QL400'
+          when p_kind = 'ended' and (
+            c.how is null
+            or c.how not in (
+              'exit', 'signal', 'stop', 'deadline', 'start_failed', 'bad_output', 'not_started'
+            )
+            or (c.how = 'exit' and c.exit_code is null)
+            or (c.exit_code is null) <> (c.exit_text is null)
+            or octet_length(c.output) > 16384
+            or not ql.is_object(c.output)
+            or octet_length(c.error) > 2048
+          )
+            then 'QL400'
+          when c.run_id is null then 'QL404'
+        end,
+        c.worker_id
+      )::ql.command
+    from (
+      select
+        e.position,
+        e.value ->> 'attempt_id' as attempt_id,
+        (
+          select a.run_id from ql.task_attempt as a where a.attempt_id = e.value ->> 'attempt_id'
+        ) as run_id,
+        case when e.value ->> 'fence' ~ '^[0-9]{1,18}$' then (e.value ->> 'fence')::bigint end
+          as fence,
+        e.value ->> 'token' as token,
+        e.value ->> 'worker_id' as worker_id,
+        case when p_kind = 'starting' then e.value ->> 'identity' end as identity,
+        case when p_kind = 'ended' then e.value ->> 'how' end as how,
+        case when p_kind = 'ended' then e.value ->> 'exit_code' end as exit_text,
+        case
+          when p_kind = 'ended'
+            and jsonb_typeof(e.value -> 'exit_code') = 'number'
+            and e.value ->> 'exit_code' ~ '^-?[0-9]{1,9}$'
+            then (e.value ->> 'exit_code')::bigint
+        end as exit_code,
+        case
+          when p_kind <> 'ended' then null
+          when jsonb_typeof(e.value -> 'output') = 'object'
+            then coalesce(ql.canonical_object(e.value -> 'output'), '')
+          else e.value ->> 'output'
+        end as output,
+        case when p_kind = 'ended' then e.value ->> 'error' end as error,
+        case when p_kind = 'attested' then e.value ->> 'reason' end as reason,
+        row_number() over (partition by e.value ->> 'attempt_id' order by e.position) as times
+      from jsonb_array_elements(v_list) with ordinality as e (value, position)
+    ) as c
+    order by c.attempt_id collate "C", c.position
+  );
+end;
+$$;
+
+-- HELPER   lock_runs — lock runs for a batch: wait for each in order, and after a wait that took
+--          too long once more without those that are still held
+-- LOCKS    2 run (by run_id; waits up to lock_timeout, then skip locked)
+-- RETURNS  the runs that are locked
+create or replace function ql.lock_runs (p_run_ids text[])
+returns text[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_run_id text;
+  v_held text[] := array[]::text[];
+begin
+  begin
+    for v_run_id in
+      select r.run_id
+      from ql.run as r
+      where r.run_id = any(p_run_ids)
+      order by r.run_id
+      for no key update
+    loop
+      v_held := v_held || v_run_id;
+    end loop;
+    return v_held;
+  exception
+    when lock_not_available then
+      v_held := array[]::text[];  -- the locks of the block are gone, variables are not
+  end;
+
+  for v_run_id in
+    select r.run_id
+    from ql.run as r
+    where r.run_id = any(p_run_ids)
+    order by r.run_id
+    for no key update skip locked
+  loop
+    v_held := v_held || v_run_id;
+  end loop;
+  return v_held;
+end;
+$$;
+
+-- HELPER   lock_attempts — authority over attempts and their runs, for a batch; p_run_ids names the
+--          run of each
+-- LOCKS    1 attempt advisory (by attempt_id, try) · 2 run (by run_id, as in lock_runs); 3, 4 and 5
+--          are taken by the updates of ql.apply_effects, since no one writes them without 1 and 2
+-- RETURNS  the attempts that are covered by both; all others are contended
+create or replace function ql.lock_attempts (p_attempt_ids text[], p_run_ids text[])
+returns text[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_mine boolean[];
+  v_held text[];
+begin
+  v_mine := array(
+    select pg_try_advisory_xact_lock(ql.attempt_key(i.attempt_id))
+    from unnest(p_attempt_ids) with ordinality as i (attempt_id, position)
+    order by i.position
+  );
+  v_held := ql.lock_runs(array(
+    select distinct i.run_id from unnest(p_run_ids, v_mine) as i (run_id, mine) where i.mine
+  ));
+  return array(
+    select i.attempt_id
+    from unnest(p_attempt_ids, p_run_ids, v_mine) as i (attempt_id, run_id, mine)
+    where i.mine and i.run_id = any(v_held)
+  );
+end;
+$$;
+
+-- HELPER   refuse_others — the commands that went this far and are not among those get a code
+create or replace function ql.refuse_others (
+  p_commands ql.command[],
+  p_attempt_ids text[],
+  p_code text
+)
+returns ql.command[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if cardinality(p_attempt_ids)
+    = (select count(*) from unnest(p_commands) as c where c.code is null)
+  then
+    return p_commands;  -- as nearly always
+  end if;
+  return array(
+    select
+      row(
+        c.position, c.attempt_id, c.run_id, c.fence, c.token_digest, c.identity, c.how,
+        c.exit_code, c.output, c.error, c.reason,
+        coalesce(c.code, case when not c.attempt_id = any(p_attempt_ids) then p_code end),
+        c.worker_id
+      )::ql.command
+    from unnest(p_commands) as c
+    order by c.attempt_id collate "C", c.position
+  );
+end;
+$$;
+
+-- HELPER   refuse_strangers — a command that says whose it is goes further only for the worker of
+--          the offer at its fence
+-- READS    attempt_offer
+create or replace function ql.refuse_strangers (p_commands ql.command[])
+returns ql.command[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  if not exists (select from unnest(p_commands) as c where c.worker_id is not null) then
+    return p_commands;  -- it came by no ingress
+  end if;
+  return ql.refuse_others(p_commands, array(
+    select c.attempt_id
+    from unnest(p_commands) as c
+    where c.code is null
+      and (
+        c.worker_id is null
+        or c.worker_id = (
+          select o.worker_id
+          from ql.attempt_offer as o
+          where o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
+        )
+      )
+  ), 'QL410');
+end;
+$$;
+
+-- HELPER   lock_commands — lock_attempts for the commands that go further; the others are
+--          contended, and those of another worker refused
+-- LOCKS    1 · 2, as in lock_attempts
+-- READS    attempt_offer
+create or replace function ql.lock_commands (p_commands ql.command[])
+returns ql.command[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_attempt_ids text[];
+  v_run_ids text[];
+begin
+  select
+    coalesce(array_agg(c.attempt_id), '{}'),
+    coalesce(array_agg(c.run_id), '{}')
+  into v_attempt_ids, v_run_ids
+  from unnest(p_commands) as c  -- sorted by attempt
+  where c.code is null;
+  return ql.refuse_strangers(
+    ql.refuse_others(p_commands, ql.lock_attempts(v_attempt_ids, v_run_ids), 'contended')
+  );
+end;
+$$;
+
+-- HELPER   runs_of — the runs of the commands that go further
+create or replace function ql.runs_of (p_commands ql.command[])
+returns text[]
+language plpgsql  -- not sql, which would be planned anew at every call
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return array(select distinct c.run_id from unnest(p_commands) as c where c.code is null);
+end;
+$$;
+
+-- HELPER   accept_reports — insert the reports that have authority: leased, same fence, same token
+-- LOCKS    none (the caller holds 1 and 2)
+-- READS    attempt_lease, task_attempt
+-- WRITES   attempt_report
+-- RETURNS  the attempts whose report is new
+create or replace function ql.accept_reports (
+  p_commands ql.command[],
+  p_kind text,
+  p_now_ms bigint
+)
+returns text[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_new text[];
+begin
+  with fresh as (
+    insert into ql.attempt_report as p (
+      run_id, attempt_id, fence, kind, how, exit_code, identity, output, error, reported_at_ms
+    )
+    select
+      c.run_id, c.attempt_id, c.fence, p_kind, c.how, c.exit_code, c.identity, c.output, c.error,
+      p_now_ms
+    from unnest(p_commands) as c
+    join ql.attempt_lease as l on l.attempt_id = c.attempt_id
+    join ql.task_attempt as a on a.attempt_id = c.attempt_id
+    where c.code is null
+      and l.status = 'leased'
+      and l.fence = c.fence
+      and l.token_digest = c.token_digest
+      and case
+        when p_kind = 'starting' then a.status = 'claimed' and l.expires_at_ms > p_now_ms
+        when p_kind = 'running' then a.status = 'starting'
+        when c.how = 'not_started' then a.status in ('claimed', 'starting')
+        else a.status in ('starting', 'running')
+      end
+    on conflict do nothing
+    returning p.attempt_id
+  )
+  select coalesce(array_agg(f.attempt_id), '{}')
+  into v_new
+  from fresh as f;
+  return v_new;
+end;
+$$;
+
+-- HELPER   known_reports — the attempts, apart from new ones, whose report of a kind says what the
+--          command says, made by the holder of that fence: replays
+-- READS    attempt_report, attempt_offer
+create or replace function ql.known_reports (
+  p_commands ql.command[],
+  p_new text[],
+  p_kind text
+)
+returns text[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if cardinality(p_new)
+    = (select count(*) from unnest(p_commands) as c where c.code is null)
+  then
+    return array[]::text[];  -- as nearly always
+  end if;
+  return array(
+    select c.attempt_id
+    from unnest(p_commands) as c
+    join ql.attempt_report as p
+      on p.run_id = c.run_id
+      and p.attempt_id = c.attempt_id
+      and p.fence = c.fence
+      and p.kind = p_kind
+    join ql.attempt_offer as o
+      on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
+    where c.code is null
+      and not c.attempt_id = any(p_new)
+      and o.token_digest = c.token_digest
+      and p.how is not distinct from c.how
+      and p.exit_code is not distinct from c.exit_code
+      and p.identity is not distinct from c.identity
+      and p.output is not distinct from c.output
+  );
+end;
+$$;
+
+-- HELPER   answers — what each command is told, in the order in which the batch came
+create or replace function ql.answers (p_commands ql.command[])
+returns table (attempt_id text, outcome text, code text)
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query
+  select
+    c.attempt_id,
+    case
+      when c.code is null then 'applied'
+      when c.code = 'contended' then 'contended'
+      else 'blocked'
+    end,
+    nullif(c.code, 'contended')
+  from unnest(p_commands) as c
+  order by c.position;
+end;
+$$;
+
+-- from sql/postgres/dispatch_session.sql sha256 5d613bb9f6a8ffda33fa0c8edc268294aeac435c478cbe41df42d9a17c189835
+-- DISPATCH, SESSIONS — who a worker is and whether it is there, and what an operator asks of it
+-- (DOMAIN §3.5, DESIGN §8).
+
+-- STEP     register_worker — a worker's new session takes over from its older one; one that an
+--          operator drains goes on being drained
+-- LOCKS    apart: worker_session
+-- READS    worker_session
+-- WRITES   worker_session
+-- RETURNS  worker_id, generation, status
+-- RAISES   QL400, QL503
+-- REPLAY   exact: the same session registers once
+create or replace function ql_worker.register_worker (
+  p_worker_id text,
+  p_session_id text,
+  p_queues text,
+  p_slots int,
+  p_self_fencing int,
+  p_grace_ms bigint
+)
+returns table (worker_id text, generation bigint, status text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+declare
+  v_now bigint := ql.now_ms();
+begin
+  perform ql.assert_read_committed();
+  if coalesce(length(p_worker_id), 0) not between 1 and 36
+    or coalesce(length(p_session_id), 0) not between 1 and 36
+    or octet_length(p_queues) > 131072 or jsonb_array_length(ql.command_list(p_queues)) = 0
+    or exists (
+      select from jsonb_array_elements(ql.command_list(p_queues)) as q (value)
+      where jsonb_typeof(q.value) <> 'string' or length(q.value #>> '{}') not between 1 and 200
+    )
+    or coalesce(p_slots, 0) not between 1 and 1024
+    or coalesce(p_self_fencing, -1) not in (0, 1)
+    or coalesce(p_grace_ms, -1) not between 0 and 3600000
+  then
+    raise exception 'a worker has an id, a session, queues, 1 to 1024 slots and a grace up to 1 h'
+      using errcode = 'QL400';
+  end if;
+
+  insert into ql.worker_session as w (
+    worker_id, session_id, generation, status, queues, slots, self_fencing, grace_ms,
+    registered_at_ms, expires_at_ms, seen_at_ms
+  )
+  values (
+    p_worker_id, p_session_id, 1, 'online', p_queues, p_slots, p_self_fencing, p_grace_ms,
+    v_now, v_now + 300000, v_now
+  )
+  on conflict on constraint worker_session_pkey do update
+  set
+    session_id = excluded.session_id,
+    generation = w.generation + 1,
+    status = case when w.drain_requested_at_ms is null then 'online' else 'draining' end,
+    queues = excluded.queues,
+    slots = excluded.slots,
+    self_fencing = excluded.self_fencing,
+    grace_ms = excluded.grace_ms,
+    registered_at_ms = excluded.registered_at_ms,
+    expires_at_ms = excluded.expires_at_ms,
+    seen_at_ms = excluded.seen_at_ms
+  where w.session_id <> excluded.session_id;
+
+  return query
+  select
+    w.worker_id,
+    w.generation,
+    w.status
+  from ql.worker_session as w
+  where w.worker_id = p_worker_id;
+end;
+$$;
+
+-- STEP     heartbeat_worker — the worker is there; and which of its sessions is the current one
+-- LOCKS    apart: worker_session
+-- READS    worker_session
+-- WRITES   worker_session (seen and expiry, of the current session that is not offline)
+-- RETURNS  worker_id, session_id, generation, status of the session that is current now: a process
+--          whose own is another has been replaced
+-- RAISES   QL404, QL503
+-- REPLAY   exact: seen again
+create or replace function ql_worker.heartbeat_worker (p_worker_id text, p_session_id text)
+returns table (worker_id text, session_id text, generation bigint, status text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+declare
+  v_now bigint := ql.now_ms();
+begin
+  perform ql.assert_read_committed();
+  update ql.worker_session as w
+  set
+    seen_at_ms = v_now,
+    expires_at_ms = v_now + 60000
+  where w.worker_id = p_worker_id
+    and w.session_id = p_session_id
+    and w.status <> 'offline';
+
+  return query
+  select
+    w.worker_id,
+    w.session_id,
+    w.generation,
+    w.status
+  from ql.worker_session as w
+  where w.worker_id = p_worker_id;
+  if not found then
+    raise exception 'no worker %', p_worker_id using errcode = 'QL404';
+  end if;
+end;
+$$;
+
+-- STEP     end_session — the worker leaves; what it holds stays its own until it ends or expires
+-- LOCKS    apart: worker_session
+-- READS    worker_session
+-- WRITES   worker_session
+-- RETURNS  worker_id, status
+-- RAISES   QL404, QL410 (another session holds the worker), QL503
+-- REPLAY   exact
+create or replace function ql_worker.end_session (p_worker_id text, p_session_id text)
+returns table (worker_id text, status text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+declare
+  v_session_id text;
+begin
+  perform ql.assert_read_committed();
+  select w.session_id
+  into v_session_id
+  from ql.worker_session as w
+  where w.worker_id = p_worker_id
+  for no key update;
+  if not found then
+    raise exception 'no worker %', p_worker_id using errcode = 'QL404';
+  elsif v_session_id is distinct from p_session_id then
+    raise exception 'worker % has a newer session', p_worker_id using errcode = 'QL410';
+  end if;
+
+  update ql.worker_session as w
+  set status = 'offline'
+  where w.worker_id = p_worker_id and w.status <> 'offline';
+  return query select p_worker_id, 'offline';
+end;
+$$;
+
+-- HELPER   hold_session — the worker's session, which must be the one that is online
+-- LOCKS    apart: worker_session, if it is to lease: the calls of one worker do so one by one
+-- RAISES   QL410
+create or replace function ql.hold_session (
+  p_worker_id text,
+  p_session_id text,
+  p_lock boolean
+)
+returns ql.worker_session
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_session ql.worker_session;
+begin
+  if p_lock then
+    select w.*
+    into v_session
+    from ql.worker_session as w
+    where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online'
+    for no key update;
+  else
+    select w.*
+    into v_session
+    from ql.worker_session as w
+    where w.worker_id = p_worker_id and w.session_id = p_session_id and w.status = 'online';
+  end if;
+  if v_session.worker_id is null then
+    raise exception 'session % of worker % is not online', p_session_id, p_worker_id
+      using errcode = 'QL410';
+  end if;
+  return v_session;
+end;
+$$;
+
+-- STEP     drain_worker — an operator wants a worker to lease nothing more; what it holds goes on,
+--          and its later sessions are draining as well
+-- LOCKS    apart: worker_session
+-- READS    worker_session
+-- WRITES   worker_session (through ql.drain_session)
+-- RETURNS  worker_id, status, outcome applied | existing
+-- RAISES   QL404, QL503
+-- REPLAY   existing
+create or replace function ql_operator.drain_worker (p_worker_id text)
+returns table (worker_id text, status text, outcome text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+begin
+  perform ql.assert_read_committed();
+  return query select * from ql.drain_session(p_worker_id, 1);
+end;
+$$;
+
+-- STEP     undrain_worker — it may lease again
+-- LOCKS    apart: worker_session
+-- READS    worker_session
+-- WRITES   worker_session (through ql.drain_session)
+-- RETURNS  worker_id, status, outcome applied | existing
+-- RAISES   QL404, QL503
+-- REPLAY   existing
+create or replace function ql_operator.undrain_worker (p_worker_id text)
+returns table (worker_id text, status text, outcome text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+begin
+  perform ql.assert_read_committed();
+  return query select * from ql.drain_session(p_worker_id, 0);
+end;
+$$;
+
+-- HELPER   drain_session — say whether a worker is to lease nothing more (1) or may (0)
+-- LOCKS    apart: worker_session
+-- READS    worker_session
+-- WRITES   worker_session
+-- RAISES   QL404
+create or replace function ql.drain_session (p_worker_id text, p_drains int)
+returns table (worker_id text, status text, outcome text)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_requested_at_ms bigint;
+  v_outcome text := 'existing';
+begin
+  select w.drain_requested_at_ms
+  into v_requested_at_ms
+  from ql.worker_session as w
+  where w.worker_id = p_worker_id
+  for no key update;
+  if not found then
+    raise exception 'no worker %', p_worker_id using errcode = 'QL404';
+  end if;
+
+  if (v_requested_at_ms is null) = (p_drains = 1) then
+    v_outcome := 'applied';
+    update ql.worker_session as w
+    set
+      drain_requested_at_ms = case p_drains when 1 then ql.now_ms() end,
+      status = case
+        when w.status = 'offline' then 'offline'
+        when p_drains = 1 then 'draining'
+        else 'online'
+      end
+    where w.worker_id = p_worker_id;
+  end if;
+  return query
+  select
+    w.worker_id,
+    w.status,
+    v_outcome
+  from ql.worker_session as w
+  where w.worker_id = p_worker_id;
+end;
+$$;
+
+-- from sql/postgres/dispatch.sql sha256 366dd7f7643ee13573e4c7f484b6075c0892d4d8c98fcf357bffc873f994d2c9
+-- DISPATCH — offers that take leases (DOMAIN §3.5, DESIGN §5, §6). Sessions are in
+-- dispatch_session.sql; what a holder of a lease may do with it is in dispatch_start.sql, what it
+-- may ask in dispatch_read.sql.
+-- What runs for each step of a workflow has `plan_cache_mode = force_generic_plan`: decisions are
+-- read run by run, so one plan fits any batch, and planning at each call cost more than it all.
+
+-- HELPER   check_offers — ids of at most 36 characters, once each, with a digest of their token
+-- RAISES   QL400
+create or replace function ql.check_offers (p_offers jsonb, p_lease_ms bigint)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_odd bigint;
+  v_twice bigint;
+begin
+  if p_lease_ms is null or p_lease_ms not between 5000 and 300000 then
+    raise exception 'a lease lasts 5 s to 5 min, not % ms', p_lease_ms using errcode = 'QL400';
+  end if;
+
+  select
+    count(*) filter (
+      where coalesce(length(o.offer_id), 0) not between 1 and 36
+        or coalesce(length(o.token_digest), 0) <> 64
+        or translate(o.token_digest, '0123456789abcdef', '') <> ''
+    ),
+    count(*) - count(distinct o.offer_id)
+  into v_odd, v_twice
+  from jsonb_to_recordset(p_offers) as o (offer_id text, token_digest text);
+  if v_odd > 0 then
+    raise exception 'an offer has an offer_id and a token_digest' using errcode = 'QL400';
+  elsif v_twice > 0 then
+    raise exception 'an offer is made once' using errcode = 'QL400';
+  end if;
+end;
+$$;
+
+-- HELPER   pick_attempts — candidates of a queue (of one run, when it is given), oldest first, and
+--          authority over at most as many as were asked for
+-- LOCKS    1 attempt advisory (try, one by one until the batch is full)
+-- READS    task_attempt, attempt_lease, run (without row locks; read again under the run's lock)
+create or replace function ql.pick_attempts (
+  p_queue text,
+  p_run_id text,
+  p_count bigint,
+  out attempt_ids text[],
+  out run_ids text[]
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_sort = off  -- a queue is read in the order of its index, no further than needed
+set enable_bitmapscan = off
+as $$
+begin
+  select
+    coalesce(array_agg(w.attempt_id), '{}'),
+    coalesce(array_agg(w.run_id), '{}')
+  into attempt_ids, run_ids
+  from (
+    select
+      f.attempt_id,
+      f.run_id
+    from (
+      -- two branches, of which one runs: each has an index of its own. They are not sorted again,
+      -- so that no more is read, and locked, than fills the batch
+      (
+        select a.attempt_id, a.run_id
+        from ql.task_attempt as a
+        where p_run_id is null
+          and a.queue = p_queue
+          and a.offer_at_ms is not null
+          and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
+            is distinct from 'leased'
+          and (select r.cancel_requested_at_ms from ql.run as r where r.run_id = a.run_id) is null
+        order by a.offer_at_ms, a.attempt_id
+        limit 4 * p_count
+      )
+      union all
+      (
+        select a.attempt_id, a.run_id
+        from ql.task_attempt as a
+        where a.run_id = p_run_id
+          and a.queue = p_queue
+          and a.offer_at_ms is not null
+          and (select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id)
+            is distinct from 'leased'
+          and (select r.cancel_requested_at_ms from ql.run as r where r.run_id = a.run_id) is null
+        order by a.offer_at_ms, a.attempt_id
+        limit 4 * p_count
+      )
+    ) as f
+    where pg_try_advisory_xact_lock(ql.attempt_key(f.attempt_id))
+    limit p_count
+  ) as w;
+end;
+$$;
+
+-- HELPER   make_offers — give new offers to the attempts that may still be leased, oldest first
+-- LOCKS    none (the caller holds 1 and 2)
+-- READS    task_attempt, attempt_lease, step_run, run
+-- WRITES   attempt_offer
+-- RETURNS  the offers that found an attempt
+create or replace function ql.make_offers (
+  p_session ql.worker_session,
+  p_held text[],
+  p_offer_ids text[],
+  p_digests text[],
+  p_now_ms bigint,
+  p_lease_ms bigint
+)
+returns text[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_made text[];
+begin
+  with made as (
+    insert into ql.attempt_offer as m (
+      run_id, attempt_id, fence, offer_id, worker_id, token_digest, self_fencing, grace_ms,
+      offered_at_ms, expires_at_ms
+    )
+    select
+      f.run_id, f.attempt_id, f.fence, p_offer_ids[f.position], p_session.worker_id,
+      p_digests[f.position], p_session.self_fencing, p_session.grace_ms, p_now_ms,
+      p_now_ms + p_lease_ms
+    from (
+      select
+        a.run_id,
+        a.attempt_id,
+        row_number() over (order by a.offer_at_ms, a.attempt_id) as position,
+        1 + coalesce(l.fence, 0) as fence
+      from ql.task_attempt as a
+      left join lateral (
+        select
+          l.status,
+          l.fence
+        from ql.attempt_lease as l
+        where l.attempt_id = a.attempt_id
+        offset 0
+      ) as l on true
+      where a.attempt_id = any(p_held)
+        and a.status = 'claimed'
+        and l.status is distinct from 'leased'
+        and (
+          select case when r.cancel_requested_at_ms is null then r.status end
+          from ql.run as r
+          where r.run_id = a.run_id
+        ) = 'running'
+        and (
+          select case when s.status = 'ready' then s.version end
+          from ql.step_run as s
+          where s.run_id = a.run_id and s.step_key = a.step_key
+        ) = a.epoch
+    ) as f
+    where f.position <= cardinality(p_offer_ids)
+    order by f.attempt_id
+    on conflict do nothing  -- another worker has made an offer of this id meanwhile
+    returning m.offer_id
+  )
+  select coalesce(array_agg(m.offer_id), '{}')
+  into v_made
+  from made as m;
+  return v_made;
+end;
+$$;
+
+-- STEP     lease_attempts — give a worker's offers to the oldest admitted attempts of a queue, or
+--          of one run in it
+-- LOCKS    apart: worker_session · 1 attempt advisory (try) · 2 run (by run_id, waits, then skips);
+--          none when nothing waits in the queue
+-- READS    task_attempt, attempt_lease, attempt_offer, dispatch_effect
+-- WRITES   attempt_offer; attempt_lease, run, run_event, agenda (through ql.apply_effects)
+-- RETURNS  one row an offer that holds a lease, in the order of the offers; try_number counts this
+--          attempt, and those of its step that came past the start barrier before it
+-- RAISES   QL400, QL409, QL410 (session), QL500, QL503
+-- REPLAY   exact while the lease is held; an offer that was spent gives no row
+create or replace function ql_worker.lease_attempts (
+  p_worker_id text,
+  p_session_id text,
+  p_queue text,
+  p_offers text,
+  p_lease_ms bigint,
+  p_run_id text
+)
+returns table (
+  attempt_id text, run_id text, step_key text, number bigint, offer_id text, fence bigint,
+  expires_at_ms bigint, lease_ms bigint, timeout_ms bigint, package_key text, base_dir text,
+  spec text, task_key text, try_number bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+set lock_timeout = '100ms'
+as $$
+declare
+  v_session ql.worker_session;
+  v_waits boolean;
+  v_offers jsonb := ql.command_list(p_offers);
+  v_offer_ids text[];
+  v_digests text[];
+  v_picked record;
+  v_made text[];
+  v_effects ql.effect[];
+begin
+  perform ql.assert_read_committed();
+  perform ql.check_offers(v_offers, p_lease_ms);
+  -- who asks and nothing waits is only looked at: idle workers write nothing
+  v_waits := ql.work_waits(p_queue, p_run_id, v_offers);
+  v_session := ql.hold_session(p_worker_id, p_session_id, v_waits);
+  if not v_waits then
+    return;
+  end if;
+
+  -- an offer that was made before is a replay, whatever became of it
+  select
+    coalesce(array_agg(o.value ->> 'offer_id' order by o.position), '{}'),
+    coalesce(array_agg(o.value ->> 'token_digest' order by o.position), '{}')
+  into v_offer_ids, v_digests
+  from jsonb_array_elements(v_offers) with ordinality as o (value, position)
+  where not exists (
+    select from ql.attempt_offer as m where m.offer_id = o.value ->> 'offer_id'
+  );
+
+  if cardinality(v_offer_ids) > 0 then
+    v_picked := ql.pick_attempts(p_queue, p_run_id, cardinality(v_offer_ids));
+    v_made := ql.make_offers(
+      v_session,
+      ql.lock_attempts(v_picked.attempt_ids, v_picked.run_ids),
+      v_offer_ids,
+      v_digests,
+      ql.now_ms(),
+      p_lease_ms
+    );
+    select coalesce(array_agg(row(e.*)::ql.effect), '{}')
+    into v_effects
+    from (
+      select distinct p.run_id from unnest(v_picked.run_ids) as p (run_id)
+    ) as i
+    cross join lateral (
+      select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
+    ) as e
+    where e.input_id = any(v_made);
+    if cardinality(v_effects) <> cardinality(v_made) then
+      raise exception 'an offer was made that leases nothing' using errcode = 'QL500';
+    end if;
+    perform ql.apply_effects(v_effects, 'dispatch');
+  end if;
+
+  return query
+  select
+    a.attempt_id, a.run_id, a.step_key, a.number, l.offer_id, l.fence,
+    l.expires_at_ms, p_lease_ms, t.timeout_ms, t.package_key, p.base_dir, t.spec, t.task_key,
+    s.attempt_count + case s.status when 'ready' then 1 else 0 end
+  from jsonb_array_elements(v_offers) with ordinality as o (value, position)
+  -- each by itself: a plan that joins them may walk through all leases, or all tasks, there are
+  cross join lateral (
+    select m.attempt_id
+    from ql.attempt_offer as m
+    where m.offer_id = o.value ->> 'offer_id'
+    offset 0
+  ) as m
+  cross join lateral (
+    select l.*
+    from ql.attempt_lease as l
+    where l.attempt_id = m.attempt_id
+    offset 0
+  ) as l
+  join ql.task_attempt as a on a.attempt_id = m.attempt_id
+  join ql.step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
+  cross join lateral (
+    select t.* from ql.task_revision as t where t.task_id = a.task_id offset 0
+  ) as t
+  join ql.package as p on p.package_key = t.package_key
+  where l.status = 'leased'
+    and l.offer_id = o.value ->> 'offer_id'
+    and l.worker_id = p_worker_id
+    and l.token_digest = o.value ->> 'token_digest'
+  order by o.position;
+end;
+$$;
+
+-- from sql/postgres/dispatch_start.sql sha256 77ba005046394fdee2b48bdbab29a1c0b0974958c1d2796ab2df77aa8f2073d8
+-- DISPATCH, START — what the holder of a lease does with it: cross the start barrier, say that the
+-- execution runs, renew (DOMAIN §3.5, DESIGN §5, §6). What it asks is in dispatch_read.sql.
+
+-- STEP     start_attempts — the start barrier: after this commit a side effect must be presumed
+-- LOCKS    1 attempt advisory (by attempt_id, try) · 2 run (by run_id, waits, then skips)
+-- READS    attempt_lease, task_attempt, dispatch_effect
+-- WRITES   attempt_report; task_attempt, attempt_lease, run, run_event, agenda (ql.apply_effects)
+-- RETURNS  applied, with deadline and lease end | blocked (QL400, QL404, QL410) | contended
+-- RAISES   QL400 (not a batch), QL409, QL503
+-- REPLAY   exact while the lease is held: the report of this fence is found. After that QL410, for
+--          nobody may go past the barrier on an answer that is no longer true. Under an intent the
+--          lease goes back: QL410
+create or replace function ql_worker.start_attempts (p_commands text)
+returns table (
+  attempt_id text, outcome text, code text, deadline_at_ms bigint, expires_at_ms bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+set lock_timeout = '100ms'
+as $$
+declare
+  v_commands ql.command[] := ql.expand_commands(p_commands, 'starting');
+  v_new text[];
+  v_started text[];
+  v_effects ql.effect[];
+begin
+  perform ql.assert_read_committed();
+  v_commands := ql.lock_commands(v_commands);
+  v_new := ql.accept_reports(v_commands, 'starting', ql.now_ms());
+
+  select array_agg(row(e.*)::ql.effect)
+  into v_effects
+  from unnest(ql.runs_of(v_commands)) as i (run_id)
+  cross join lateral (
+    select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(v_new);
+  perform ql.apply_effects(v_effects, 'dispatch');
+
+  -- what is new crossed the barrier by its effect; what is not is looked up
+  v_started := array(select e.entity_id from unnest(v_effects) as e where e.to_status = 'starting')
+    || array(
+      select a.attempt_id
+      from unnest(ql.known_reports(v_commands, v_new, 'starting')) as k (attempt_id)
+      join ql.task_attempt as a on a.attempt_id = k.attempt_id
+      where a.starting_at_ms is not null
+        and (
+          select l.status from ql.attempt_lease as l where l.attempt_id = a.attempt_id
+        ) = 'leased'
+    );
+  v_commands := ql.refuse_others(v_commands, v_started, 'QL410');
+  return query
+  select
+    w.attempt_id,
+    w.outcome,
+    w.code,
+    a.deadline_at_ms,
+    l.expires_at_ms
+  from ql.answers(v_commands)
+    with ordinality as w (attempt_id, outcome, code, position)
+  left join ql.task_attempt as a on a.attempt_id = w.attempt_id and w.outcome = 'applied'
+  left join ql.attempt_lease as l on l.attempt_id = w.attempt_id and w.outcome = 'applied'
+  order by w.position;
+end;
+$$;
+
+-- STEP     running_attempts — the execution runs; true even under an intent
+-- LOCKS    1 attempt advisory (by attempt_id, try) · 2 run (by run_id, waits, then skips)
+-- READS    attempt_lease, task_attempt, dispatch_effect
+-- WRITES   attempt_report; task_attempt, step_run, run, run_event, agenda (ql.apply_effects)
+-- RETURNS  applied | blocked (QL400, QL404, QL410) | contended
+-- RAISES   QL400 (not a batch), QL409, QL503
+-- REPLAY   exact: the report of this fence is found
+create or replace function ql_worker.running_attempts (p_commands text)
+returns table (attempt_id text, outcome text, code text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+set lock_timeout = '100ms'
+as $$
+declare
+  v_commands ql.command[] := ql.expand_commands(p_commands, 'running');
+  v_new text[];
+  v_effects ql.effect[];
+begin
+  perform ql.assert_read_committed();
+  v_commands := ql.lock_commands(v_commands);
+  v_new := ql.accept_reports(v_commands, 'running', ql.now_ms());
+
+  select array_agg(row(e.*)::ql.effect)
+  into v_effects
+  from unnest(ql.runs_of(v_commands)) as i (run_id)
+  cross join lateral (
+    select * from ql.dispatch_effect as v where v.run_id = i.run_id offset 0
+  ) as e
+  where e.input_id = any(v_new);
+  perform ql.apply_effects(v_effects, 'dispatch');
+
+  return query
+  select
+    w.attempt_id,
+    w.outcome,
+    w.code
+  from ql.answers(
+    ql.refuse_others(
+      v_commands, v_new || ql.known_reports(v_commands, v_new, 'running'), 'QL410'
+    )
+  ) as w;
+end;
+$$;
+
+-- STEP     renew_attempts — keep leases alive, and hear whether to stop
+-- LOCKS    1 attempt advisory (by attempt_id, try) · 4 attempt_lease (by attempt_id); never 2, so
+--          that the live steps of a wide run renew without queueing on it
+-- READS    attempt_lease, attempt_offer, task_attempt, run
+-- WRITES   attempt_lease (the expiry alone: no effect, no event)
+-- RETURNS  applied, with lease end and stop_reason | blocked (QL400, QL404, QL410) | contended
+-- RAISES   QL400 (not a batch, or the length of a lease), QL503
+-- REPLAY   renews again; past deadline and grace the expiry stands still
+create or replace function ql_worker.renew_attempts (p_commands text, p_lease_ms bigint)
+returns table (
+  attempt_id text, outcome text, code text, expires_at_ms bigint, stop_reason text
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+set lock_timeout = '100ms'
+as $$
+declare
+  v_commands ql.command[] := ql.expand_commands(p_commands, 'renewal');
+  v_now bigint;
+begin
+  perform ql.assert_read_committed();
+  perform ql.check_offers('[]', p_lease_ms);
+  v_commands := ql.refuse_strangers(v_commands);
+  v_commands := ql.refuse_others(v_commands, array(
+    select c.attempt_id
+    from unnest(v_commands) as c
+    where c.code is null and pg_try_advisory_xact_lock(ql.attempt_key(c.attempt_id))
+  ), 'contended');
+  perform
+  from ql.attempt_lease as l
+  where l.attempt_id = any(array(
+      select c.attempt_id from unnest(v_commands) as c where c.code is null
+    ))
+  order by l.attempt_id
+  for no key update;
+  v_now := ql.now_ms();
+
+  v_commands := ql.refuse_others(v_commands, array(
+    select c.attempt_id
+    from unnest(v_commands) as c
+    join ql.attempt_lease as l on l.attempt_id = c.attempt_id
+    where c.code is null
+      and l.status = 'leased'
+      and l.fence = c.fence
+      and l.token_digest = c.token_digest
+      and l.expires_at_ms > v_now
+  ), 'QL410');
+  update ql.attempt_lease as l
+  set expires_at_ms = v_now + p_lease_ms
+  from ql.task_attempt as a
+  where l.attempt_id = any(array(
+      select c.attempt_id from unnest(v_commands) as c where c.code is null
+    ))
+    and l.expires_at_ms < v_now + p_lease_ms
+    and a.attempt_id = l.attempt_id
+    and coalesce(a.deadline_at_ms + l.grace_ms > v_now, true);
+
+  return query
+  select
+    w.attempt_id,
+    w.outcome,
+    w.code,
+    l.expires_at_ms,
+    coalesce(
+      (select r.cancel_reason from ql.run as r where r.run_id = l.run_id),
+      case when a.deadline_at_ms + l.grace_ms <= v_now then 'deadline' end
+    )
+  from ql.answers(v_commands)
+    with ordinality as w (attempt_id, outcome, code, position)
+  left join ql.attempt_lease as l on l.attempt_id = w.attempt_id and w.outcome = 'applied'
+  left join ql.task_attempt as a on a.attempt_id = l.attempt_id
+  order by w.position;
+end;
+$$;
+
+-- from sql/postgres/dispatch_read.sql sha256 0fb37d88847a79481ec7abcafa94110abd8053448e1bc68d99809616df0e7863
+-- DISPATCH, READ — what the holder of a lease may ask: its input, and how its attempt stands.
+-- Workers read no views (DESIGN §8).
+
+-- HELPER   work_waits — whether a lease may find an attempt: one waits, or an offer was made before
+-- LOCKS    none
+-- READS    attempt_offer, task_attempt
+create or replace function ql.work_waits (p_queue text, p_run_id text, p_offers jsonb)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  return exists (
+    select
+    from jsonb_array_elements(p_offers) as o (value)
+    where exists (
+      select from ql.attempt_offer as m where m.offer_id = o.value ->> 'offer_id'
+    )
+  )
+  or case
+    when p_run_id is null then exists (
+      select
+      from ql.task_attempt as a
+      where a.queue = p_queue and a.offer_at_ms is not null
+    )
+    else exists (
+      select
+      from ql.task_attempt as a
+      where a.run_id = p_run_id and a.queue = p_queue and a.offer_at_ms is not null
+    )
+  end;
+end;
+$$;
+
+-- HELPER   input_text — the run's input and what the attempt's direct needs gave, as canonical JSON
+-- LOCKS    none
+-- READS    task_attempt, run, run_input, workflow_ancestor, step_output
+create or replace function ql.input_text (p_attempt_id text)
+returns text
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  return (
+    select
+      '{"input":' || i.input || ',"needs":{' || coalesce(
+        (
+          select string_agg(
+            to_jsonb(w.ancestor_key)::text || ':' || coalesce(o.output, 'null'),
+            ',' order by w.ancestor_key
+          )
+          from ql.workflow_ancestor as w
+          left join ql.step_output as o on o.run_id = a.run_id and o.step_key = w.ancestor_key
+          where w.workflow_id = r.target_id and w.step_key = a.step_key and w.distance = 1
+        ),
+        ''
+      ) || '}}'
+    from ql.task_attempt as a
+    join ql.run as r on r.run_id = a.run_id
+    join ql.run_input as i on i.run_id = a.run_id
+    where a.attempt_id = p_attempt_id
+  );
+end;
+$$;
+
+-- HELPER   input_octets — how long that is, but for keys: outputs are measured, not put together
+-- LOCKS    none
+-- READS    task_attempt, run, run_input, workflow_ancestor, step_output
+create or replace function ql.input_octets (p_attempt_id text)
+returns bigint
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  return (
+    select
+      octet_length(i.input) + coalesce(
+        (
+          select sum(octet_length(o.output))
+          from ql.workflow_ancestor as w
+          join ql.step_output as o on o.run_id = a.run_id and o.step_key = w.ancestor_key
+          where w.workflow_id = r.target_id and w.step_key = a.step_key and w.distance = 1
+        ),
+        0
+      )
+    from ql.task_attempt as a
+    join ql.run as r on r.run_id = a.run_id
+    join ql.run_input as i on i.run_id = a.run_id
+    where a.attempt_id = p_attempt_id
+  );
+end;
+$$;
+
+-- STEP     attempt_input — the run's input and what the attempt's direct needs gave
+-- LOCKS    none
+-- READS    attempt_lease; through ql.input_text
+-- WRITES   nothing
+-- RETURNS  attempt_id and canonical JSON; no row without a live token for this attempt
+-- RAISES   QL503
+-- REPLAY   reads only
+create or replace function ql_worker.attempt_input (p_attempt_id text, p_token text)
+returns table (attempt_id text, input text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+set lock_timeout = '1s'
+as $$
+begin
+  perform ql.assert_read_committed();
+  return query
+  select
+    l.attempt_id,
+    ql.input_text(l.attempt_id)
+  from ql.attempt_lease as l
+  where l.attempt_id = p_attempt_id
+    and l.status = 'leased'
+    and l.token_digest = ql.sha256_hex(p_token);
+end;
+$$;
+
+-- STEP     attempt_inputs — attempt_input for a batch, as much as an answer should hold
+-- LOCKS    none
+-- READS    attempt_lease, attempt_offer; through ql.input_text
+-- WRITES   nothing
+-- RETURNS  applied, with canonical JSON | blocked (QL400, QL404, QL410: token not live)
+--          | contended: what came before it has 2 MiB, so it is asked for again
+-- RAISES   QL400 (not a batch), QL503
+-- REPLAY   reads only
+create or replace function ql_worker.attempt_inputs (p_commands text)
+returns table (attempt_id text, outcome text, code text, input text)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+set lock_timeout = '1s'
+as $$
+declare
+  v_commands ql.command[] := ql.refuse_strangers(ql.expand_commands(p_commands, 'inputs'));
+begin
+  perform ql.assert_read_committed();
+  v_commands := ql.refuse_others(v_commands, array(
+    select c.attempt_id
+    from unnest(v_commands) as c
+    join ql.attempt_lease as l on l.attempt_id = c.attempt_id
+    where c.code is null
+      and l.status = 'leased'
+      and l.fence = c.fence
+      and l.token_digest = c.token_digest
+  ), 'QL410');
+  v_commands := ql.refuse_others(v_commands, array(
+    select s.attempt_id
+    from (
+      select
+        c.attempt_id,
+        c.position,
+        sum(ql.input_octets(c.attempt_id)) over (
+          order by c.position rows between unbounded preceding and 1 preceding
+        ) as octets_before
+      from unnest(v_commands) as c
+      where c.code is null
+    ) as s
+    where coalesce(s.octets_before, 0) < 2097152
+  ), 'contended');
+  return query
+  select
+    w.attempt_id,
+    w.outcome,
+    w.code,
+    case when w.outcome = 'applied' then ql.input_text(w.attempt_id) end
+  from ql.answers(v_commands) with ordinality as w (attempt_id, outcome, code, position)
+  order by w.position;
+end;
+$$;
+
+-- STEP     attempt_standing — how attempts stand, for whoever holds or once held them: an offer of
+--          this fence with this token, at any time, also long after the end
+-- LOCKS    none
+-- READS    attempt_offer, attempt_lease, task_attempt
+-- WRITES   nothing
+-- RETURNS  applied, with the attempt's status and what became of the command's own lease (its end
+--          while it is held) | blocked (QL400, QL404, QL410), and nothing is told
+-- RAISES   QL400 (not a batch), QL503
+-- REPLAY   reads only
+create or replace function ql_worker.attempt_standing (p_commands text)
+returns table (
+  attempt_id text, outcome text, code text, status text, lease_status text, expires_at_ms bigint,
+  run_id text, step_key text, number bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+set lock_timeout = '1s'
+as $$
+declare
+  v_commands ql.command[] := ql.refuse_strangers(ql.expand_commands(p_commands, 'standing'));
+begin
+  perform ql.assert_read_committed();
+  v_commands := ql.refuse_others(v_commands, array(
+    select c.attempt_id
+    from unnest(v_commands) as c
+    join ql.attempt_offer as o
+      on o.run_id = c.run_id and o.attempt_id = c.attempt_id and o.fence = c.fence
+    where c.code is null and o.token_digest = c.token_digest
+  ), 'QL410');
+  return query
+  select
+    w.attempt_id,
+    w.outcome,
+    w.code,
+    a.status,
+    -- a lease that somebody else has now is one that this fence gave back
+    case when l.status = 'leased' and l.fence <> c.fence then 'released' else l.status end,
+    case when l.status = 'leased' and l.fence = c.fence then l.expires_at_ms end,
+    a.run_id,
+    a.step_key,
+    a.number
+  from ql.answers(v_commands) with ordinality as w (attempt_id, outcome, code, position)
+  left join unnest(v_commands) as c
+    on c.attempt_id = w.attempt_id and c.code is null and w.outcome = 'applied'
+  left join ql.task_attempt as a on a.attempt_id = c.attempt_id
+  left join ql.attempt_lease as l on l.attempt_id = c.attempt_id
+  order by w.position;
+end;
+$$;
+
+-- from sql/postgres/audit.sql sha256 c2c885f52795caa77cf197608cb7ff05bd8360123843ea67d88434d8d7b970dd
+-- AUDIT — who used the ingress when and with which certificate, and until when that is kept
+-- (DESIGN §8). ql_retention owns the latter step (grant.sql).
+
+-- STEP     audit_worker — keep that a worker asked something of the ingress, once a minute for each
+--          route and certificate
+-- LOCKS    none
+-- READS    nothing
+-- WRITES   worker_audit
+-- RETURNS  minute_ms, when the minute began that the row is about
+-- RAISES   QL400, QL503
+-- REPLAY   exact: the row is there
+create or replace function ql_worker.audit_worker (
+  p_worker_id text,
+  p_route text,
+  p_certificate text
+)
+returns table (minute_ms bigint)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+declare
+  v_now bigint := ql.now_ms();
+  v_minute bigint := v_now - v_now % 60000;
+begin
+  perform ql.assert_read_committed();
+  if coalesce(length(p_worker_id), 0) not between 1 and 36
+    or coalesce(length(p_route), 0) not between 1 and 64
+    or coalesce(length(p_certificate), 0) not between 1 and 64
+  then
+    raise exception 'an audit row has a worker, a route and a certificate'
+      using errcode = 'QL400';
+  end if;
+  insert into ql.worker_audit (minute_ms, worker_id, route, certificate, first_at_ms)
+  values (v_minute, p_worker_id, p_route, p_certificate, v_now)
+  on conflict do nothing;
+  return query select v_minute;
+end;
+$$;
+
+-- STEP     purge_audit — delete what was audited before a time, the oldest first; the newest minute
+--          stays
+-- LOCKS    none
+-- READS    worker_audit
+-- WRITES   worker_audit
+-- RETURNS  purged, how many rows went; fewer than the limit: no more are due
+-- RAISES   QL400, QL503
+-- REPLAY   exact: what is gone is not found again
+create or replace function ql_retention.purge_audit (p_before_ms bigint, p_limit int)
+returns table (purged bigint)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '1s'
+as $$
+begin
+  perform ql.assert_read_committed();
+  if p_before_ms is null then
+    raise exception 'a time is needed' using errcode = 'QL400';
+  end if;
+  if p_limit is null or p_limit not between 1 and 4096 then
+    raise exception 'a page has 1 to 4096 rows, not %', p_limit using errcode = 'QL400';
+  end if;
+  return query
+  with gone as (
+    delete from ql.worker_audit as u
+    where (u.minute_ms, u.worker_id, u.route, u.certificate) in (
+      select
+        o.minute_ms,
+        o.worker_id,
+        o.route,
+        o.certificate
+      from ql.worker_audit as o
+      where o.minute_ms < p_before_ms
+        and exists (select from ql.worker_audit as n where n.minute_ms > o.minute_ms)
+      order by o.minute_ms, o.worker_id, o.route, o.certificate
+      limit p_limit
+    )
+    returning u.minute_ms
+  )
+  select count(*)
+  from gone;
+end;
+$$;
+
+-- from sql/postgres/grant.sql sha256 d3e4ca2eb8003b6a2d24b7069739ece6229ba2e8ed39bb36a520bd0b47800c37
+-- GRANTS — who may do what (DESIGN §8). PUBLIC may do nothing; the groups may only execute the
+-- functions in the schema of their name, and ql_reader may select from the views.
+-- ql_authority, as whom those functions run, may change the columns below the line "moves" in
+-- table.sql; history and inputs it may only add to; only what is due, open or failed may it delete.
+-- ql_retention, as whom purge_runs and purge_audit run, may delete runs with all that is theirs and
+-- what was audited, and add nothing.
+-- Run again after every change of functions: it leaves everything as it says here.
+
+-- A function in a capability schema belongs to its schema's owner and runs with that role's rights.
+do $$
+declare
+  v_function regprocedure;
+  v_owner regrole;
+begin
+  for v_function, v_owner in
+    select p.oid::regprocedure, n.nspowner::regrole
+    from pg_catalog.pg_proc as p
+    join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
+    where n.nspname in (
+        'ql_admission', 'ql_scheduler', 'ql_worker', 'ql_operator', 'ql_retention'
+      )
+      and p.proowner <> n.nspowner
+  loop
+    execute format('alter function %s owner to %s', v_function, v_owner);
+  end loop;
+end;
+$$;
+
+revoke all on schema ql, ql_admission, ql_scheduler, ql_worker, ql_operator, ql_retention
+from public;
+revoke all on all tables in schema ql from public;
+revoke all on all functions
+in schema ql, ql_admission, ql_scheduler, ql_worker, ql_operator, ql_retention
+from public;
+revoke all on type ql.effect, ql.command from public;
+
+-- the groups
+grant usage on schema ql_admission to ql_admission;
+grant execute on all functions in schema ql_admission to ql_admission;
+grant usage on schema ql_scheduler to ql_scheduler;
+grant execute on all functions in schema ql_scheduler to ql_scheduler;
+grant usage on schema ql_worker to ql_worker;
+grant execute on all functions in schema ql_worker to ql_worker;
+grant usage on schema ql_operator to ql_operator;
+grant execute on all functions in schema ql_operator to ql_operator;
+-- nobody is a member of ql_retention: whoever keeps the place running says when history goes
+grant usage on schema ql_retention to ql_operator;
+grant execute on all functions in schema ql_retention to ql_operator;
+
+-- the views
+grant usage on schema ql to ql_authority, ql_reader;
+grant select on
+  ql.state_transition, ql.run_admission, ql.task_attempt_admission, ql.step_run_mutation,
+  ql.live_attempt,
+  ql.takeover_node, ql.takeover_alone, ql.takeover, ql.admission_effect,
+  ql.schedule_decision, ql.schedule_blocked, ql.schedule_due,
+  ql.frontier_ready, ql.frontier_skip, ql.frontier_effect, ql.frontier_blocked,
+  ql.task_admission_effect,
+  ql.dispatch_effect,
+  ql.completion_end, ql.completion_effect,
+  ql.recovery_due, ql.recovery_blocked, ql.recovery_end, ql.recovery_effect,
+  ql.retry_longest, ql.retry_effect,
+  ql.intent_effect, ql.cancellation_blocked, ql.cancellation_effect,
+  ql.retention_due,
+  ql.explain,
+  ql.agenda_missing, ql.agenda_ahead, ql.violation,
+  ql.package_state, ql.target_state, ql.trigger_state, ql.run_state, ql.open_run, ql.intent_state,
+  ql.input_state, ql.step_state, ql.step_need,
+  ql.attempt_state, ql.event_log, ql.attestation_state, ql.refused_state, ql.agenda_state,
+  ql.fault_state, ql.worker_state, ql.worker_hold, ql.worker_audit_log, ql.queue_state
+to ql_authority, ql_reader;
+
+-- internals and types
+grant execute on all functions in schema ql to ql_authority;
+grant usage on type ql.effect, ql.command to ql_authority;
+
+-- what moves
+grant select, insert on
+  ql.package, ql.package_generation, ql.trigger, ql.trigger_schedule, ql.run, ql.step_run,
+  ql.task_attempt, ql.attempt_lease, ql.worker_session, ql.trigger_run
+to ql_authority;
+grant update (open_at_ms) on ql.trigger_run to ql_authority;
+grant update (generation, base_dir, updated_at_ms) on ql.package to ql_authority;
+grant update (state, ended_at_ms) on ql.package_generation to ql_authority;
+grant update (
+  generation, state, cron, tz, kind, target_key, misfire, overlap, updated_at_ms
+) on ql.trigger to ql_authority;
+grant update (
+  next_fire_at_ms, last_scheduled_at_ms, state_version, claim_owner, claim_token, claim_version,
+  claim_expires_at_ms, updated_at_ms, due_at_ms, claimed_at_ms, seen_at_ms, last_outcome,
+  last_run_id
+) on ql.trigger_schedule to ql_authority;
+grant update (
+  status, version, attempt_count, cancel_requested_at_ms, cancel_reason, result_code,
+  finished_at_ms, updated_at_ms
+) on ql.run to ql_authority;
+grant update (
+  status, version, attempt_count, claim_return_count, ready_at_ms, started_at_ms, finished_at_ms,
+  due_at_ms, result_code
+) on ql.step_run to ql_authority;
+grant update (
+  status, version, offer_at_ms, deadline_at_ms, identity, starting_at_ms, started_at_ms,
+  finished_at_ms, exit_code, result_code
+) on ql.task_attempt to ql_authority;
+grant update (
+  status, version, fence, offer_id, worker_id, token_digest, self_fencing, grace_ms, leased_at_ms,
+  expires_at_ms, closed_at_ms
+) on ql.attempt_lease to ql_authority;
+grant update (
+  session_id, generation, status, queues, slots, self_fencing, grace_ms, registered_at_ms,
+  expires_at_ms, seen_at_ms, drain_requested_at_ms
+) on ql.worker_session to ql_authority;
+
+-- what is due, and what failed: gone when it is done
+grant select, insert, delete on ql.agenda, ql.run_fault, ql.trigger_fault to ql_authority;
+grant update (due_at_ms) on ql.agenda to ql_authority;
+grant update (error, fault_count, first_at_ms, last_at_ms, next_try_at_ms) on ql.run_fault
+to ql_authority;
+grant update (error, fault_count, first_at_ms, last_at_ms, next_try_at_ms) on ql.trigger_fault
+to ql_authority;
+
+-- what is written once
+grant select, insert on
+  ql.task_revision, ql.workflow_revision, ql.workflow_step, ql.workflow_ancestor,
+  ql.run_input, ql.step_output,
+  ql.cancel_intent, ql.attempt_offer, ql.attempt_report, ql.attestation, ql.refused_report,
+  ql.run_event, ql.worker_audit
+to ql_authority;
+
+-- what has ended long ago; a row lock asks for the right to update some column
+grant usage on schema ql to ql_retention;
+grant execute on function ql.assert_read_committed() to ql_retention;
+grant select on ql.retention_due to ql_retention;
+grant select, delete on
+  ql.run, ql.run_input, ql.step_run, ql.step_output, ql.task_attempt, ql.attempt_lease,
+  ql.cancel_intent, ql.attempt_offer, ql.attempt_report, ql.attestation, ql.refused_report,
+  ql.run_event, ql.agenda, ql.run_fault, ql.trigger_run, ql.worker_audit
+to ql_retention;
+grant update (updated_at_ms) on ql.run to ql_retention;

@@ -1,0 +1,662 @@
+"""The small certificate authority: what it signs, refuses, records and lists; and `ca`."""
+
+import importlib.util
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from qinglong_sql import ca, ca_folder
+from qinglong_sql.ca import CaFault, CaRefused
+from qinglong_sql.tls import Principal, holder_of
+from tests.shell import Shell
+
+DAY_MS = 24 * 3600 * 1000
+HOUR_MS = 3600 * 1000
+MINUTE_MS = 60_000
+NOW = int(time.time() * 1000)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    ca.init(tmp_path / "ca")
+    return tmp_path / "ca"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def read(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def at(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms // 1000, UTC)
+
+
+def on_list(folder: Path) -> tuple[int, set[str]]:
+    """Number and serials of the list of revocations, whose signature holds."""
+    found = x509.load_pem_x509_crl((folder / "revoked.pem").read_bytes())
+    assert found.is_signature_valid(read(folder / "ca.crt").public_key())  # type: ignore[arg-type]
+    number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    assert found.next_update_utc is not None and found.next_update_utc > datetime.now(UTC)
+    return number, {f"{one.serial_number:x}" for one in found}
+
+
+# --- the folder
+
+
+def test_a_new_authority(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "ca"
+    until = ca.init(folder, now_ms=NOW)
+    assert until == (NOW + 10 * 365 * DAY_MS) // 1000 * 1000
+    assert mode(folder) == mode(folder / "issued") == 0o700
+    assert mode(folder / "ca.key") == mode(folder / "issued.json") == 0o600
+    made = read(folder / "ca.crt")
+    assert isinstance(made.public_key(), ec.EllipticCurvePublicKey)
+    basic = made.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert basic.critical and basic.value.ca and basic.value.path_length == 0
+    assert made.not_valid_before_utc == at(NOW - 5 * MINUTE_MS)
+    assert on_list(folder) == (1, set()) and ca.listed(folder) == (until, [])
+    ca.init(tmp_path / "other")
+    assert read(tmp_path / "other" / "ca.crt").subject != made.subject
+
+
+def test_nothing_that_is_there_is_written_over(folder: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(CaRefused, match="is there already"):
+        ca.init(folder)
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "mine").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    for name in ("used", "link", "dangling"):
+        with pytest.raises(CaRefused, match="is there already"):
+            ca.init(tmp_path / name)
+    ca.init(tmp_path / "empty")
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert [*(tmp_path / "used").iterdir()] == [tmp_path / "used" / "mine"]
+
+
+def test_an_authority_is_made_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fails_at:
+            raise OSError(28, "No space left on device")
+        whole(*args, **kwargs)
+
+    whole = ca_folder.write_whole
+    monkeypatch.setattr(ca_folder, "write_whole", broken)
+    for fails_at in range(1, 6):
+        calls = 0
+        with pytest.raises(OSError, match="No space"):
+            ca.init(tmp_path / "ca")
+        assert [*tmp_path.iterdir()] == [], f"after write {fails_at}"
+    calls, fails_at = 0, 6
+    ca.init(tmp_path / "ca")
+    assert calls == 5, "each of its writes failed once"
+
+
+def test_of_two_that_make_it_at_once_one_does(tmp_path: Path) -> None:
+    def make(_: int) -> bool:
+        try:
+            ca.init(tmp_path / "ca")
+        except CaRefused:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(make, range(8))) == [False] * 7 + [True]
+    assert [path.name for path in tmp_path.iterdir()] == ["ca"]
+    ca.issue(tmp_path / "ca", "w", out=tmp_path / "w")
+
+
+# --- certificates
+
+
+def test_a_certificate_for_a_worker(folder: Path, tmp_path: Path) -> None:
+    made = ca.issue(folder, "w1", out=tmp_path / "w1", now_ms=NOW)
+    assert made.key is not None and mode(made.key) == 0o600 and mode(tmp_path / "w1") == 0o700
+    assert made.ca.read_bytes() == (folder / "ca.crt").read_bytes()
+    said = read(made.certificate)
+    assert said.not_valid_before_utc == at(NOW - 5 * MINUTE_MS)
+    assert said.not_valid_after_utc == at(NOW + 90 * DAY_MS)
+    usage = said.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert [*usage] == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert not said.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    curve = said.public_key()
+    assert isinstance(curve, ec.EllipticCurvePublicKey) and curve.curve.name == "secp256r1"
+    assert holder_of(made.certificate).worker_id == "w1"
+    assert ca.listed(folder)[1] == [made.issued]
+    copy = folder / "issued" / f"{made.issued.serial}.crt"
+    assert copy.read_bytes() == made.certificate.read_bytes()
+
+
+def test_a_certificate_for_an_ingress(folder: Path, tmp_path: Path) -> None:
+    hosts = ["Ingress.Example.COM.", "localhost", "127.0.0.1", "2001:DB8::0:7", "localhost"]
+    made = ca.issue(folder, "door", server=True, hosts=hosts, out=tmp_path / "door", now_ms=NOW)
+    said = read(made.certificate)
+    assert said.not_valid_after_utc == at(NOW + 365 * DAY_MS)
+    usage = said.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert [*usage] == [ExtendedKeyUsageOID.SERVER_AUTH]
+    names = said.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["ingress.example.com", "localhost"]
+    assert [*map(str, names.get_values_for_type(x509.IPAddress))] == ["127.0.0.1", "2001:db8::7"]
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".w", "-w", "../w", "w/v", "x" * 37, "wörker", "w v", "w\n", "w\0"], ids=repr
+)
+def test_a_name_is_a_worker_id(folder: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(CaRefused, match="is no name"):
+        ca.issue(folder, name, out=tmp_path / "w")
+    assert ca.listed(folder)[1] == [] and not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "*.example.com", "a b", "-a.com", "a-.com", "a..b", "1.2.3", "256.1.1.1", "ü.com",
+     "a_b.com", "fe80::1%eth0", "10.0.0.0/8", "https://a", "a:443", "a" * 64, "a." * 127 + "aa"],
+    ids=repr,
+)  # fmt: skip
+def test_a_host_is_a_name_or_an_address(folder: Path, tmp_path: Path, host: str) -> None:
+    with pytest.raises(CaRefused, match="is no host name or address"):
+        ca.issue(folder, "door", server=True, hosts=[host], out=tmp_path / "door")
+
+
+def test_hosts_are_for_servers_and_servers_have_some(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(CaRefused, match="--host"):
+        ca.issue(folder, "door", server=True, out=tmp_path / "door")
+    with pytest.raises(CaRefused, match="--server"):
+        ca.issue(folder, "w", hosts=["localhost"], out=tmp_path / "w")
+
+
+def test_a_name_that_is_live_is_issued_again_by_wish_alone(folder: Path, tmp_path: Path) -> None:
+    first = ca.issue(folder, "w", out=tmp_path / "1", now_ms=NOW)
+    with pytest.raises(CaRefused, match=r"`ca renew .*` or `ca revoke .*` first, or --again"):
+        ca.issue(folder, "w", out=tmp_path / "2")
+    second = ca.issue(folder, "w", out=tmp_path / "2", again=True)
+    assert first.issued.serial != second.issued.serial
+    later = NOW + 91 * DAY_MS
+    ca.issue(folder, "w", out=tmp_path / "3", now_ms=later)
+    ca.revoke(folder, "w", now_ms=later)
+    ca.issue(folder, "w", out=tmp_path / "4", now_ms=later)
+    with pytest.raises(CaRefused, match=r"4/w\.crt is there already"):
+        ca.issue(folder, "w", out=tmp_path / "4", now_ms=later, again=True)
+    assert len(ca.listed(folder)[1]) == 4
+
+
+def test_no_certificate_outlives_its_authority(tmp_path: Path) -> None:
+    folder = tmp_path / "ca"
+    until = ca.init(folder, validity_ms=10 * DAY_MS, now_ms=NOW)
+    assert ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW).issued.not_after_ms == until
+    with pytest.raises(CaRefused, match=r"ended .*`ca init`"):
+        ca.issue(folder, "v", out=tmp_path / "v", now_ms=NOW + 11 * DAY_MS)
+    assert not (tmp_path / "v" / "v.key").exists()
+
+
+def test_a_renewal_keeps_key_kind_and_hosts(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "door"
+    first = ca.issue(folder, "door", server=True, hosts=["localhost"], out=out, now_ms=NOW)
+    assert first.key is not None
+    key = first.key.read_bytes()
+    second = ca.renew(folder, "door", out=out, now_ms=NOW + DAY_MS)
+    assert first.key.read_bytes() == key and second.issued.key == first.issued.key
+    assert (second.issued.kind, second.issued.hosts) == ("server", ("localhost",))
+    assert second.issued.not_after_ms == first.issued.not_after_ms + DAY_MS
+    assert read(out / "door.crt").serial_number == int(second.issued.serial, 16)
+    elsewhere = ca.renew(folder, "door", out=tmp_path / "elsewhere")
+    assert elsewhere.key is not None and elsewhere.issued.key != first.issued.key
+    with pytest.raises(CaRefused, match="has no certificate"):
+        ca.renew(folder, "w", out=tmp_path / "w")
+    first.key.unlink()
+    with pytest.raises(CaRefused, match=r"door\.key is not there"):
+        ca.renew(folder, "door", out=out)
+    ca.revoke(folder, "door")
+    with pytest.raises(CaRefused, match=r"was revoked .* `ca issue"):
+        ca.renew(folder, "door", out=tmp_path / "new")
+
+
+def test_a_request_is_certified_and_its_key_stays_away(folder: Path, tmp_path: Path) -> None:
+    key, request = ca.new_request("w")
+    made = ca.issue(folder, "w", out=tmp_path / "w", request=request)
+    assert made.key is None and {path.name for path in (tmp_path / "w").iterdir()} == {
+        "w.crt",
+        "ca.crt",
+    }
+    with pytest.raises(CaRefused, match="is for w, not for v"):
+        ca.issue(folder, "v", out=tmp_path / "v", request=request)
+    assert ca.new_request("w", key)[0] == key
+    renewed = ca.renew(folder, "w", out=tmp_path / "w", request=ca.new_request("w", key)[1])
+    assert renewed.issued.key == made.issued.key
+
+
+def request_of(name: str, key: Any) -> bytes:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if name else [])
+    made = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    return made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def torn(pem: bytes) -> bytes:
+    """A request whose signature is another's."""
+    one, two = (x509.load_pem_x509_csr(raw) for raw in (pem, ca.new_request("w")[1]))
+    der = one.public_bytes(Encoding.DER)
+    wrong = bytearray(der.replace(one.signature[8:20], two.signature[8:20]))
+    assert len(wrong) == len(der)
+    return x509.load_der_x509_csr(bytes(wrong)).public_bytes(Encoding.PEM)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: b"", "no request"),
+        (lambda: b"x" * 20_000, "at most 16384 bytes"),
+        (lambda: torn(ca.new_request("w")[1]), "does not have its key"),
+        (lambda: request_of("w", rsa.generate_private_key(65537, 2048)), "ECDSA"),
+        (lambda: request_of("w", ec.generate_private_key(ec.SECP521R1())), "ECDSA"),
+        (lambda: request_of("", ec.generate_private_key(ec.SECP256R1())), "its subject"),
+        (lambda: request_of("../w", ec.generate_private_key(ec.SECP256R1())), "its subject"),
+    ],
+    ids=["empty", "long", "torn", "rsa", "p521", "nobody", "path"],
+)
+def test_a_bad_request_is_refused(
+    folder: Path, tmp_path: Path, make: Callable[[], bytes], words: str
+) -> None:
+    with pytest.raises(CaRefused, match=words):
+        ca.issue(folder, "w", out=tmp_path / "w", request=make())
+    made = ca.issue(folder, "w", out=tmp_path / "w")
+    with pytest.raises(CaRefused, match=words):
+        ca.sign_renewal(folder, make(), holder_of(made.certificate))
+    assert len(ca.listed(folder)[1]) == 1
+
+
+# --- revocation
+
+
+def test_what_is_revoked_is_on_the_list_for_ever(folder: Path, tmp_path: Path) -> None:
+    a, b, c = (ca.issue(folder, name, out=tmp_path / name).issued.serial for name in "abc")
+    a2 = ca.renew(folder, "a", out=tmp_path / "a").issued.serial
+    found, changed = ca.revoke(folder, "a", now_ms=NOW)
+    assert changed and {one.serial for one in found} == {a, a2}
+    assert on_list(folder) == (2, {a, a2})
+    colons = ":".join(b[at : at + 2] for at in range(0, 32, 2)).upper()
+    found, changed = ca.revoke(folder, f"00:{colons}")
+    assert changed and on_list(folder) == (3, {a, a2, b})
+    again, changed = ca.revoke(folder, "a", now_ms=NOW + DAY_MS)
+    assert not changed and {one.revoked_at_ms for one in again} == {NOW}
+    assert on_list(folder) == (3, {a, a2, b})
+    with pytest.raises(CaRefused, match="no certificate has the name or serial number 'd'"):
+        ca.revoke(folder, "d")
+    assert c not in on_list(folder)[1]
+
+
+def test_a_key_whose_certificate_was_revoked_is_certified_never_again(
+    folder: Path, tmp_path: Path
+) -> None:
+    key, request = ca.new_request("w")
+    ca.issue(folder, "w", out=tmp_path / "w", request=request)
+    ca.revoke(folder, "w")
+    with pytest.raises(CaRefused, match="a certificate of that key was revoked"):
+        ca.issue(folder, "w", out=tmp_path / "2", request=ca.new_request("w", key)[1])
+    with pytest.raises(CaRefused, match="a certificate of that key was revoked"):
+        ca.issue(folder, "v", out=tmp_path / "3", request=ca.new_request("v", key)[1])
+
+
+def test_a_crash_between_the_record_and_the_list_is_made_good_by_the_next(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serial = ca.issue(folder, "w", out=tmp_path / "w").issued.serial
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="died"):
+        broken.setattr(ca_folder.Authority, "write_list", dies)
+        ca.revoke(folder, "w")
+    assert on_list(folder) == (1, set())
+    ca.issue(folder, "v", out=tmp_path / "v")
+    assert on_list(folder) == (2, {serial})
+    (folder / "revoked.pem").unlink()
+    assert not ca.revoke(folder, "w")[1]
+    assert on_list(folder) == (2, {serial})
+
+
+def test_a_certificate_is_recorded_before_it_is_out(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qinglong_sql import ca_issue
+
+    def all_but_the_key(path: Path, *args: Any, **kwargs: Any) -> None:
+        if path.name == "w.crt":
+            assert [one.name for one in ca.listed(folder)[1]] == ["w"]
+            raise OSError("died")
+        whole(path, *args, **kwargs)
+
+    whole = ca_issue.write_whole
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="died"):
+        broken.setattr(ca_issue, "write_whole", all_but_the_key)
+        ca.issue(folder, "w", out=tmp_path / "w")
+    key = (tmp_path / "w" / "w.key").read_bytes()
+    made = ca.renew(folder, "w", out=tmp_path / "w")
+    assert made.key is not None and made.key.read_bytes() == key, "and the way out is a renewal"
+
+
+def test_root_acts_in_the_folder_of_a_service_without_taking_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    """An ingress that signs renewals is not root, and must read what root's `ca` wrote."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, 4711, 4712)
+    (folder / "revoked.pem").chmod(0o640)
+    ca.issue(folder, "w", out=tmp_path / "w")
+    ca.revoke(folder, "w")
+    for name, wanted in (("issued.json", 0o600), ("revoked.pem", 0o640)):
+        seen = (folder / name).stat()
+        assert (seen.st_uid, seen.st_gid, mode(folder / name)) == (4711, 4712, wanted), name
+    assert mode(tmp_path / "w" / "w.key") == 0o600
+
+
+def dies(*_: Any) -> None:
+    raise OSError("died")
+
+
+def test_commands_at_once_lose_nothing(folder: Path, tmp_path: Path) -> None:
+    names = [f"w{n}" for n in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        made = [*pool.map(lambda name: ca.issue(folder, name, out=tmp_path / name), names)]
+        gone = names[::2]
+        [*pool.map(lambda name: ca.revoke(folder, name), gone)]
+    serials = {one.issued.name: one.issued.serial for one in made}
+    assert {one.name: one.serial for one in ca.listed(folder)[1]} == serials
+    assert on_list(folder) == (1 + len(gone), {serials[name] for name in gone})
+
+
+def test_who_waits_too_long_for_the_folder_is_told(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ca_folder, "LOCK_WAIT_S", 0.1)
+    with ca_folder.held(folder, NOW), pytest.raises(CaRefused, match="in use by another"):
+        ca.issue(folder, "w", out=tmp_path / "w")
+    ca.issue(folder, "w", out=tmp_path / "w")
+
+
+# --- what the ingress signs
+
+
+def test_a_worker_renews_for_itself_alone(folder: Path, tmp_path: Path) -> None:
+    made = ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW, validity_ms=9 * DAY_MS)
+    shown = holder_of(made.certificate)
+    key, request = ca.new_request("w")
+    pem = ca.sign_renewal(folder, request, shown, NOW + 6 * DAY_MS)
+    said = x509.load_pem_x509_certificate(pem)
+    assert said.not_valid_after_utc == at(NOW + 15 * DAY_MS), "as long as the one before"
+    usage = said.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert [*usage] == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    first, second = ca.listed(folder)[1]
+    assert (second.name, second.serial) == ("w", f"{said.serial_number:x}")
+    with pytest.raises(CaRefused, match="subject is not that"):
+        ca.sign_renewal(folder, ca.new_request("v", key)[1], shown, NOW)
+    unknown = Principal("w", "abc", shown.not_after_ms)
+    with pytest.raises(CaRefused, match="not a live one"):
+        ca.sign_renewal(folder, request, unknown, NOW)
+    with pytest.raises(CaRefused, match="not a live one"):
+        ca.sign_renewal(folder, request, shown, NOW + 10 * DAY_MS)
+    ca.revoke(folder, first.serial)
+    with pytest.raises(CaRefused, match="not a live one"):
+        ca.sign_renewal(folder, request, shown, NOW)
+    assert len(ca.listed(folder)[1]) == 2
+
+
+def test_a_server_s_certificate_and_another_s_serial_renew_nothing(
+    folder: Path, tmp_path: Path
+) -> None:
+    door = ca.issue(folder, "door", server=True, hosts=["localhost"], out=tmp_path / "door")
+    other = ca.issue(folder, "v", out=tmp_path / "v")
+    for name, serial in (("door", door.issued.serial), ("w", other.issued.serial)):
+        shown = Principal(name, serial, NOW + DAY_MS)
+        with pytest.raises(CaRefused, match="not a live one"):
+            ca.sign_renewal(folder, ca.new_request(name)[1], shown)
+
+
+def test_a_renewal_whose_answer_was_lost_is_answered_again(folder: Path, tmp_path: Path) -> None:
+    made = ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW)
+    assert made.key is not None
+    shown = holder_of(made.certificate)
+    request = ca.new_request("w", made.key.read_bytes())[1]
+    first = ca.sign_renewal(folder, request, shown, NOW + 60 * DAY_MS)
+    assert first != made.certificate.read_bytes()
+    assert ca.sign_renewal(folder, request, shown, NOW + 61 * DAY_MS) == first
+    assert ca.sign_renewal(folder, ca.new_request("w")[1], shown, NOW + 61 * DAY_MS) != first
+    assert len(ca.listed(folder)[1]) == 3
+
+
+def test_a_renewal_right_away_is_another_certificate(folder: Path, tmp_path: Path) -> None:
+    made = ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW)
+    assert made.key is not None
+    request = ca.new_request("w", made.key.read_bytes())[1]
+    pem = ca.sign_renewal(folder, request, holder_of(made.certificate), NOW)
+    assert pem != made.certificate.read_bytes() and len(ca.listed(folder)[1]) == 2
+
+
+def test_one_name_has_so_many_live_certificates_and_no_more(folder: Path, tmp_path: Path) -> None:
+    shown = holder_of(ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW).certificate)
+    for n in range(15):
+        ca.sign_renewal(folder, ca.new_request("w")[1], shown, NOW + n * HOUR_MS)
+    with pytest.raises(CaRefused, match="16 live certificates"):
+        ca.sign_renewal(folder, ca.new_request("w")[1], shown, NOW + 15 * HOUR_MS)
+
+
+def test_a_name_is_renewed_once_an_hour_unless_its_end_is_near(
+    folder: Path, tmp_path: Path
+) -> None:
+    at = NOW + 60 * DAY_MS
+    shown = holder_of(ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW).certificate)
+    request = ca.new_request("w")[1]
+    first = ca.sign_renewal(folder, request, shown, at)
+    renewed = tmp_path / "renewed.crt"
+    renewed.write_bytes(first)
+    for who in (shown, holder_of(renewed)):
+        with pytest.raises(CaRefused, match="look at its clock"):
+            ca.sign_renewal(folder, ca.new_request("w")[1], who, at + HOUR_MS - 1)
+    assert ca.sign_renewal(folder, request, shown, at + 1) == first
+    ca.sign_renewal(folder, ca.new_request("w")[1], holder_of(renewed), at + HOUR_MS)
+    assert len(ca.listed(folder)[1]) == 3
+    end = NOW + 90 * DAY_MS
+    for before_ms in (30 * 60_000, 20 * 60_000):
+        ca.sign_renewal(folder, ca.new_request("w")[1], shown, end - before_ms)
+    assert len(ca.listed(folder)[1]) == 5
+
+
+# --- files that were harmed
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "words"),
+    [
+        ("ca.key", b"", "no private key"),
+        ("ca.key", None, "it is not there: put a backup of it back"),
+        ("ca.crt", b"no", "no certificate in PEM"),
+        ("issued.json", b"{", "not what was written there"),
+        ("issued.json", b"[]", "not what was written there"),
+        ("issued.json", b'{"format": 1, "list_number": 1, "certificates": [{"name": "w"}]}',
+         "not what was written there"),
+        ("issued.json", b'{"format": 9}', "format 9 is of another version"),
+        ("issued.json", None, "it is not there: put a backup of it back"),
+    ],
+)  # fmt: skip
+def test_a_file_that_was_harmed_is_named_and_nothing_is_signed(
+    folder: Path, tmp_path: Path, name: str, raw: bytes | None, words: str
+) -> None:
+    path = folder / name
+    path.unlink()
+    if raw is not None:
+        path.touch(0o600)
+        path.write_bytes(raw)
+    with pytest.raises(CaFault, match=words) as caught:
+        ca.issue(folder, "w", out=tmp_path / "w")
+    assert str(caught.value).startswith(f"{path}: ")
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_key_that_others_may_read_or_that_is_another_s_signs_nothing(
+    folder: Path, tmp_path: Path
+) -> None:
+    (folder / "ca.key").chmod(0o640)
+    with pytest.raises(CaFault, match="others may read it: chmod 600"):
+        ca.issue(folder, "w", out=tmp_path / "w")
+    (folder / "ca.key").write_bytes(ca.new_request("w")[0])
+    (folder / "ca.key").chmod(0o600)
+    with pytest.raises(CaFault, match=r"not the key of ca\.crt"):
+        ca.issue(folder, "w", out=tmp_path / "w")
+    with pytest.raises(CaRefused, match=r"there is no authority in .*: qinglong-sql ca init"):
+        ca.issue(tmp_path, "w", out=tmp_path / "w")
+
+
+def test_files_of_another_authority_stay(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "w"
+    out.mkdir()
+    (out / "ca.crt").write_text("another")
+    with pytest.raises(CaRefused, match="is of another authority"):
+        ca.issue(folder, "w", out=out)
+    assert (out / "ca.crt").read_text() == "another" and ca.listed(folder)[1] == []
+
+
+# --- the commands
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path, "sqlite:///never.db")
+
+
+def test_commands_from_the_first_to_the_last(shell: Shell, tmp_path: Path) -> None:
+    said = shell("ca", "init", "my ca").stdout
+    assert said.startswith("made an authority in my ca, good until 20")
+    assert "qinglong-sql ca issue 'my ca' ingress --server --host HOST" in said
+    assert "no certificate yet" in shell("ca", "list", "my ca").stdout
+    done = shell("ca", "issue", "my ca", "w1")
+    assert done.returncode == 0 and done.stdout.startswith("issued w1 (client, ")
+    assert "w1/w1.key (nobody else may read it)" in done.stdout
+    host = ("--host", "localhost", "--host", "127.0.0.1")
+    done = shell("ca", "issue", "my ca", "door", "--server", *host, "--out", "d", "--json")
+    told = json.loads(done.stdout)
+    assert told["kind"] == "server" and told["hosts"] == ["localhost", "127.0.0.1"]
+    assert told["certificate"] == "d/door.crt" and (tmp_path / "d" / "door.key").exists()
+    done = shell("ca", "issue", "my ca", "w1")
+    assert done.returncode == 5 and "has a certificate that is good until" in done.stderr
+    assert shell("ca", "renew", "my ca", "w1", "--days", "10").stdout.startswith("renewed w1")
+    lines = shell("ca", "list", "my ca").stdout.splitlines()
+    assert lines[0].split() == ["NAME", "KIND", "SERIAL", "UNTIL", "STANDING", "HOSTS"]
+    assert len(lines) == 4, "a name with a certificate for longer needs nothing"
+    shell("ca", "issue", "my ca", "w2", "--days", "10")
+    (soon,) = [x for x in shell("ca", "list", "my ca").stdout.splitlines() if " ends " in x]
+    assert soon.startswith("w2 ends ") and soon.endswith(": qinglong-sql ca renew 'my ca' w2")
+    assert "copy it to where an ingress reads a copy" in shell("ca", "revoke", "my ca", "w2").stdout
+    assert "revoked already" in shell("ca", "revoke", "my ca", "w2").stdout
+    rows = json.loads(shell("ca", "list", "my ca", "--json").stdout)["certificates"]
+    standing = {(row["name"], row["standing"], row["ends_soon"]) for row in rows}
+    assert standing == {("w1", "good", False), ("door", "good", False), ("w2", "revoked", False)}
+    done = shell("ca", "revoke", "my ca", told["serial"], "--json")
+    assert json.loads(done.stdout)["certificates"][0]["name"] == "door"
+
+
+def test_a_request_names_itself(shell: Shell, tmp_path: Path) -> None:
+    shell("ca", "init", "ca")
+    (tmp_path / "w.csr").write_bytes(ca.new_request("w")[1])
+    done = shell("ca", "issue", "ca", "--csr", "w.csr", "--json")
+    told = json.loads(done.stdout)
+    assert (told["name"], told["key"]) == ("w", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("init", "ca"), 5, "refused: ca is there already"),
+        (("issue", "none", "w"), 5, "refused: there is no authority in none"),
+        (("list", "none"), 5, "refused: there is no authority in none"),
+        (("issue", "ca"), 2, "NAME is missing"),
+        (("issue", "ca", "../w"), 2, "'../w' is no name"),
+        (("issue", "ca", "w", "--csr", "none.csr"), 2, "none.csr: No such file or directory"),
+        (("issue", "ca", "w", "--csr", "ca/ca.crt"), 5, "refused: the request: it is no request"),
+        (("issue", "ca", "w", "--days", "0"), 2, "0 is not in the range"),
+        (("issue", "ca", "w", "--host", "h"), 2, "say --server"),
+        (("issue", "ca", "i", "--server"), 2, "say --host HOST"),
+        (("renew", "ca", "w"), 5, "refused: 'w' has no certificate"),
+        (("revoke", "ca", "w"), 5, "refused: no certificate has the name"),
+    ],
+)
+def test_what_goes_wrong_is_told_in_words(
+    shell: Shell, words: tuple[str, ...], code: int, said: str
+) -> None:
+    shell("ca", "init", "ca")
+    done = shell("ca", *words)
+    assert done.returncode == code and said in done.stderr and done.stdout == ""
+
+
+def test_a_harmed_file_and_a_library_that_is_not_there(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell("ca", "init", "ca")
+    (tmp_path / "ca" / "issued.json").write_text("{")
+    for words in (("list", "ca"), ("issue", "ca", "w"), ("revoke", "ca", "w")):
+        done = shell("ca", *words)
+        assert done.returncode == 2 and done.stderr.startswith("ca/issued.json: "), words
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    done = shell("ca", "list", "ca")
+    assert done.returncode == 6
+    assert "cryptography is not installed: pip install 'qinglong-sql[ingress]'" in done.stderr
+
+
+def test_an_authority_without_its_certificate_is_told_to_put_it_back(
+    shell: Shell, tmp_path: Path
+) -> None:
+    shell("ca", "init", "ca")
+    (tmp_path / "ca" / "ca.crt").unlink()
+    for words in (("list", "ca"), ("issue", "ca", "w"), ("revoke", "ca", "w")):
+        done = shell("ca", *words)
+        said = "ca/ca.crt is missing: put a backup of it back"
+        assert done.returncode == 2 and said in done.stderr, words
+
+
+def test_who_renews_after_a_revocation_is_told_of_another_folder(shell: Shell) -> None:
+    for words in (("init", "ca"), ("issue", "ca", "w"), ("revoke", "ca", "w")):
+        assert shell("ca", *words).returncode == 0
+    done = shell("ca", "renew", "ca", "w")
+    assert done.returncode == 5 and "`ca issue ca w --out FOLDER`" in done.stderr
+    assert shell("ca", "issue", "ca", "w", "--out", "other").returncode == 0
+
+
+def test_a_narrow_list_leaves_out_what_has_no_room(shell: Shell) -> None:
+    shell("ca", "init", "ca")
+    shell("ca", "issue", "ca", "w")
+    narrow = shell("ca", "list", "ca", env={"COLUMNS": "30"}).stdout.splitlines()
+    assert narrow[0].split() == ["NAME", "UNTIL"]
+    assert narrow[2:] == ["    good"] and max(map(len, narrow)) <= 30
+    assert "SERIAL" in shell("ca", "list", "ca", env={"COLUMNS": "80"}).stdout
+
+
+def test_no_key_is_ever_told(shell: Shell, tmp_path: Path) -> None:
+    said = shell("ca", "init", "ca").stdout
+    for words in (("issue", "ca", "w"), ("renew", "ca", "w", "--json"), ("list", "ca", "--json")):
+        done = shell("ca", *words)
+        said += done.stdout + done.stderr
+    for path in (tmp_path / "ca" / "ca.key", tmp_path / "w" / "w.key"):
+        assert path.read_text().splitlines()[1] not in said
+    assert "PRIVATE" not in said and "PRIVATE" not in (tmp_path / "ca" / "issued.json").read_text()

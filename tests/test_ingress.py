@@ -1,0 +1,545 @@
+"""The workers' door: who is let in, in which order it is looked, what is kept and what is told."""
+
+import errno
+import json
+import os
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from qinglong_sql import ca, ingress_logs
+from qinglong_sql.certificate import holder_of
+from qinglong_sql.control_log import Log
+from qinglong_sql.errors import NotReady
+from qinglong_sql.ingress import Ingress
+from qinglong_sql.ingress_calls import Calls
+from qinglong_sql.ingress_refusal import LINES_A_SECOND, Told
+from qinglong_sql.store.postgres import PostgresStore
+from qinglong_sql.tls import client_context
+from qinglong_sql.wire import KIB, LOG_BYTES
+from tests import acting
+from tests.conftest import ServerOf, _server
+from tests.doors_remote import Client, Site, site_of
+from tests.engines import drop_postgres, fresh_postgres
+from tests.server import Server
+from tests.workers import Authority
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest, server_of: ServerOf) -> Server:
+    return _server(None, request.config, server_of)
+
+
+@pytest.fixture(scope="module")
+def shared(
+    server: Server, authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """One ingress for all tests that leave it as it was."""
+    url = fresh_postgres(server)
+    with site_of(url, authority, tmp_path_factory.mktemp("ingress")) as site:
+        yield site
+    drop_postgres(server, url)
+
+
+@pytest.fixture
+def site(shared: Site) -> Site:
+    shared.out.seek(0)
+    shared.out.truncate()
+    return shared
+
+
+@pytest.fixture(scope="module")
+def store(shared: Site) -> Iterator[PostgresStore]:
+    with closing(PostgresStore(shared.dsn)) as store:
+        yield store
+
+
+def audited(site: Site, worker: str) -> list[tuple[str, str]]:
+    """Routes and certificates that are audited of a worker."""
+    with psycopg.connect(site.dsn) as dba:
+        text = "select distinct route, certificate from ql.worker_audit where worker_id = %s"
+        return sorted(dba.execute(text, [worker]).fetchall())
+
+
+# --- who asks for what
+
+
+def test_an_attempt_lives_through_the_door(site: Site, store: PostgresStore) -> None:
+    acting.publish(store, {"a": [], "b": ["a"]})
+    run_id = acting.start(store, key="lives")
+    acting.page(store, "task_admission_page")
+    session = {"worker": "w1", "session": "s1"}
+    with site.client("w1") as door:
+        acting.register(door, **session)  # type: ignore[arg-type]
+        for step in ("a", "b"):
+            one = acting.lease(door, f"lives {step}", run_id=run_id, **session)[step]  # type: ignore[arg-type]
+            command = {"attempt_id": one.attempt_id, "fence": one.fence, "token": one.token}
+            assert json.loads(
+                door.call("attempt_inputs", p_commands=json.dumps([command]))[0]["input"]
+            )["needs"] == ({} if step == "a" else {"a": {"x": 1}})
+            acting.run(door, one)  # type: ignore[arg-type]
+            assert acting.renew(door, one)[0]["stop_reason"] is None  # type: ignore[arg-type]
+            acting.report(door, one, output='{"x":1}')  # type: ignore[arg-type]
+            acting.advance(store, run_id)
+        beat = door.call("heartbeat_worker", p_session_id="s1")
+        assert (beat[0]["worker_id"], beat[0]["session_id"]) == ("w1", "s1")
+        assert door.call("end_session", p_session_id="s1")[0]["status"] == "offline"
+    assert acting.ended(store, run_id)[0] == "succeeded"
+    assert acting.unbroken(store)
+
+
+def test_who_asks_is_who_the_certificate_says(site: Site, store: PostgresStore) -> None:
+    acting.publish(store, {"a": [], "b": []})
+    run_id = acting.start(store, key="theft")
+    acting.page(store, "task_admission_page")
+    with site.client("w2") as door, site.client("thief") as thief:
+        acting.register(door, "w2", "s1")  # type: ignore[arg-type]
+        held = acting.lease(door, "theft", run_id=run_id, worker="w2", session="s1")["a"]  # type: ignore[arg-type]
+        status, found = thief.ask(
+            "register", worker_id="w2", session_id="s9", queues=["default"], slots=1,
+            self_fencing=0, grace_ms=0,
+        )  # fmt: skip
+        assert (status, found["rows"][0]["worker_id"]) == (200, "thief")
+        command = {"attempt_id": held.attempt_id, "fence": held.fence, "token": held.token}
+        for route, more in (("running", {}), ("start", {}), ("attest", {"reason": "gone"})):
+            said = {**command, **more, "worker_id": "w2"}
+            (row,) = thief.ask(route, commands=[said], worker_id="w2")[1]["rows"]
+            assert (row["outcome"], row["code"]) == ("blocked", "QL410")
+        assert thief.log(held, 0, b"forged")[0] == 410
+        status, found = thief.ask("lease", session_id="s1", queue="default", lease_ms=5000,
+                                  offers=[{"offer_id": "x", "token_digest": "0" * 64}])  # fmt: skip
+        assert (status, found["code"]) == (410, "QL410")
+    rows = store.read("worker_state", worker_id="w2")
+    assert (rows[0]["session_id"], rows[0]["status"]) == ("s1", "online")
+
+
+def test_it_is_looked_at_route_then_certificate_then_audit_then_body(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that nobody would take is not asked for when something before it is wrong."""
+    huge = {"Content_Length": str(10**9)}
+
+    def asked(client: Client, path: str, method: str = "POST") -> int:
+        client.line.putrequest(method, path)
+        client.line.putheader("Content-Type", "application/json")
+        client.line.putheader("Content-Length", huge["Content_Length"])
+        client.line.endheaders()
+        status, found = client.heard()
+        client.close()
+        assert found.keys() == {"code", "message"}
+        return status
+
+    with site.client("order") as client:
+        assert asked(client, "/v1/nothing") == 404
+        assert asked(client, "/v1/start/") == 404
+        assert asked(client, "/v1/start", "PUT") == 405
+        assert audited(site, "order") == []
+        monkeypatch.setattr(Calls, "audit", lambda *_: (_ for _ in ()).throw(AssertionError))
+        assert asked(client, "/v1/heartbeat") == 500  # nothing is done without an audit row
+        monkeypatch.undo()
+        assert asked(client, "/v1/start") == 413
+    serial = holder_of(site.authority.worker("order").certificate).serial
+    assert audited(site, "order") == [("start", serial)]
+    line = site.lines("refused")[0]
+    assert line["message"] == "404 no such route, asked by order at 127.0.0.1"
+    assert (line["code"], line["route"], line["worker"]) == ("route", "none", "order")
+    said = [one["message"] for one in site.lines("refused")]
+    assert "405 another method than POST, asked by order at 127.0.0.1" in said
+    assert "413 large for start, asked by order at 127.0.0.1" in said
+
+
+def test_a_minute_of_a_worker_on_a_route_is_one_row(site: Site) -> None:
+    with site.client("often") as one, site.client("often") as two:
+        for _ in range(3):
+            one.ask("heartbeat", session_id="s")
+            two.ask("end", session_id="s")
+    with psycopg.connect(site.dsn) as dba:
+        rows = dba.execute(
+            "select route, minute_ms, first_at_ms from ql.worker_audit where worker_id = 'often'"
+        ).fetchall()
+    assert {row[0] for row in rows} == {"heartbeat", "end"} and len(rows) <= 4  # a minute may turn
+    assert len({row[:2] for row in rows}) == len(rows)
+    assert all(row[1] <= row[2] < row[1] + 60_000 and row[1] % 60_000 == 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "code"),
+    [
+        ({"Content_Type": "text/plain"}, b"{}", 415, "media"),
+        ({"Content_Encoding": "gzip"}, b"{}", 415, "media"),
+        ({"Transfer_Encoding": "chunked"}, None, 411, "length"),
+        ({}, b"x" * (96 * KIB + 1), 413, "large"),
+        ({}, b"", 400, "QL400"),
+        ({}, b"[]", 400, "QL400"),
+        ({}, b'{"commands":[]', 400, "QL400"),
+    ],
+)
+def test_what_is_no_request_is_refused_in_json(
+    site: Site, headers: dict[str, str], body: bytes | None, status: int, code: str
+) -> None:
+    with site.client("odd") as client:
+        if "Transfer_Encoding" in headers:
+            client.line.putrequest("POST", "/v1/standing")
+            client.line.putheader("Content-Type", "application/json")
+            client.line.putheader("Transfer-Encoding", "chunked")
+            client.line.endheaders(b"2\r\n{}\r\n0\r\n\r\n")
+            found = client.heard()
+        else:
+            found = client.send("/v1/standing", body, **headers)
+        assert (found[0], found[1]["code"]) == (status, code)
+        assert found[1]["message"] and client.headers["Server"] == "qinglong-sql"
+        assert client.send("/v1/standing", b'{"commands":[]}') == (200, {"rows": []})
+
+
+def test_who_asks_first_whether_to_go_on_is_told(site: Site) -> None:
+    with site.client("polite") as client:
+        client.line.putrequest("POST", "/v1/standing")
+        client.line.putheader("Content-Type", "application/json")
+        client.line.putheader("Content-Length", "15")
+        client.line.putheader("Expect", "100-continue")
+        client.line.endheaders()
+        assert isinstance(client.line.sock, ssl.SSLSocket)
+        assert client.line.sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.line.send(b'{"commands":[]}')
+        assert client.heard() == (200, {"rows": []})
+
+
+def test_a_call_that_takes_too_long_is_the_database_s_absence(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its machine stands still: four calls wait, and the next ones are told at once."""
+    over = threading.Event()
+    monkeypatch.setattr("qinglong_sql.ingress_answer.CALL_S", 0.3)
+    monkeypatch.setattr("qinglong_sql.ingress_answer.WAIT_S", 0.3)
+    monkeypatch.setattr(Calls, "answer", lambda *_: over.wait(20) and b"{}")
+    try:
+        for worker in ("stuck1", "stuck1", "stuck2", "stuck2", "stuck3"):
+            with site.client(worker) as client:
+                status, found = client.ask("heartbeat", session_id="s")
+                assert (status, found["code"]) == (503, "QL503")
+        assert site.ingress.refusal() is not None
+    finally:
+        over.set()
+    monkeypatch.undo()
+    with site.client("stuck3") as client:
+        assert client.ask("heartbeat", session_id="s")[0] == 404
+    assert site.ingress.refusal() is None
+
+
+def test_sql_s_refusals_have_their_status(site: Site) -> None:
+    with site.client("stranger") as client:
+        assert client.ask("heartbeat", session_id="s")[0] == 404
+        assert client.ask("end", session_id="s")[1] == {
+            "code": "QL404", "message": "no worker stranger",
+        }  # fmt: skip
+        rows = client.ask("standing", commands=[{"attempt_id": "none", "fence": 1, "token": "x"}])[
+            1
+        ]["rows"]
+        assert [(row["outcome"], row["code"]) for row in rows] == [("blocked", "QL404")]
+
+
+def test_the_document_is_read_by_workers_alone(site: Site) -> None:
+    with site.client("reader") as client:
+        status, found = client.send("/v1/openapi.json", None, "GET")
+        assert (status, found["openapi"]) == (200, "3.1.0")
+        assert client.send("/v1/openapi.json")[0] == 405 and client.headers["Allow"] == "GET"
+    assert [route for route, _ in audited(site, "reader")] == ["openapi"]
+
+
+# --- certificates
+
+
+def test_a_revoked_certificate_is_refused_on_a_connection_that_stands(site: Site) -> None:
+    with site.client("gone") as client, site.client("stays") as other:
+        assert client.ask("heartbeat", session_id="s")[0] == 404
+        time.sleep(1)  # the list was looked at just now
+        site.authority.revoke("gone")
+        status, found = client.ask("heartbeat", session_id="s")
+        assert (status, found["code"]) == (403, "certificate")
+        assert client.headers["Connection"] == "close"
+        assert client.ask("heartbeat", session_id="s")[0] == 403  # on a new one, too
+        assert other.ask("heartbeat", session_id="s")[0] == 404
+    assert site.count("refused_total", reason="revoked") == 2
+
+
+def test_a_certificate_that_ends_is_refused_on_a_connection_that_stands(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site.client("ends") as client:
+        assert client.ask("heartbeat", session_id="s")[0] == 404
+        until_s = holder_of(site.authority.worker("ends").certificate).not_after_ms / 1000
+        answerer: Any = site.ingress._answerer
+        monkeypatch.setattr(answerer, "_clock", lambda: until_s - 1)
+        assert client.ask("heartbeat", session_id="s")[0] == 404
+        monkeypatch.setattr(answerer, "_clock", lambda: until_s)
+        assert client.ask("heartbeat", session_id="s")[1]["message"].startswith("the certificate")
+    assert site.count("refused_total", reason="expired") == 1
+
+
+def test_a_worker_renews_its_certificate(site: Site) -> None:
+    key, csr = ca.new_request("renewing")
+    with site.client("renewing") as client:
+        status, found = client.ask("certificate", csr=csr.decode())
+        assert status == 200 and found.keys() == {"certificate"}
+        assert client.ask("certificate", csr=csr.decode()) == (status, found)  # repeated
+        other = ca.new_request("w1")[1].decode()
+        assert client.ask("certificate", csr=other)[0] == 400
+        assert client.ask("certificate", csr="no request")[0] == 400
+    fresh = site.settings.log_folder().parent / "fresh"
+    fresh.with_suffix(".key").write_bytes(key)
+    fresh.with_suffix(".crt").write_text(found["certificate"])
+    papers = site.authority.worker("renewing")
+    context = client_context(fresh.with_suffix(".crt"), fresh.with_suffix(".key"), papers.ca)
+    with Client(site.ingress.port, context) as client:
+        assert client.ask("heartbeat", session_id="s")[0] == 404
+
+
+def test_another_certificate_of_the_ingress_is_shown_without_a_restart(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> Any:
+        with site.client("looks") as client:
+            client.line.connect()
+            assert isinstance(client.line.sock, ssl.SSLSocket)
+            return client.line.sock.getpeercert()["serialNumber"]  # type: ignore[index]
+
+    monkeypatch.setattr("qinglong_sql.ingress_papers.LOOK_S", 0.0)
+    before, hosts = shown(), ["127.0.0.1"]
+    made = ca.issue(
+        site.authority.folder, "ingress", server=True, hosts=hosts, out=tmp_path, again=True
+    )
+    assert made.key is not None
+    made.key.replace(site.settings.key)
+    assert shown() == before  # half of it is there
+    made.certificate.replace(site.settings.certificate)
+    after = shown()
+    assert before != after
+    key = site.settings.key.read_bytes()
+    site.settings.key.write_bytes(b"half a key")
+    assert shown() == after
+    assert "the one from before is shown on" in site.lines("trouble")[0]["message"]
+    site.settings.key.write_bytes(key)
+    assert shown() == after
+
+
+# --- logs
+
+
+def test_a_log_comes_in_pieces_and_ends(site: Site, store: PostgresStore) -> None:
+    acting.publish(store, {"a": []})
+    run_id = acting.start(store, key="logs")
+    acting.page(store, "task_admission_page")
+    with site.client("w1") as door:
+        acting.register(door, "w1", "s-log")  # type: ignore[arg-type]
+        held = acting.lease(door, "logs", run_id=run_id, worker="w1", session="s-log")["a"]  # type: ignore[arg-type]
+        path = site.settings.log_folder() / run_id / "a.1.log"
+        assert door.log(held, 0, b"") == (200, {"size": 0})
+        assert door.log(held, 0, b"one\n") == (200, {"size": 4})
+        assert door.log(held, 0, b"one\ntwo\n") == (200, {"size": 8})  # what is held stays
+        assert door.log(held, 99, b"a gap") == (200, {"size": 8})
+        assert door.log(held, 8, b"x" * LOG_BYTES)[1] == {"size": 8 + LOG_BYTES}
+        assert door.log(held, 8 + LOG_BYTES, b"x" * (LOG_BYTES + 1))[0] == 413
+        assert door.log(held, 8 + LOG_BYTES, b"", QL_Dropped="7")[0] == 200
+        assert path.read_bytes().startswith(b"one\ntwo\nxxx")
+        assert path.with_suffix(".dropped").read_text() == "7\n"
+        for odd in ({"QL_Token": "wrong"}, {"QL_Fence": "2"}):
+            assert door.log(held, 0, b"forged", **odd)[1]["code"] == "QL410"
+        assert door.log(held, 0, b"forged", QL_Attempt="none")[0] == 404
+        for odd in ({"QL_Offset": "-1"}, {"QL_Fence": "x"}, {"QL_Token": ""}):
+            assert door.log(held, 0, b"forged", **odd)[1]["code"] == "QL400"
+        assert door.send("/v1/log", b"x", Content_Type="application/octet-stream")[1] == {
+            "code": "QL400", "message": "the header QL-Attempt is missing",
+        }  # fmt: skip
+    assert "forged" not in path.read_text()
+    assert held.token not in site.out.getvalue()
+
+
+def test_a_log_folder_that_is_full_is_told_and_counted_and_work_goes_on(
+    site: Site, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acting.publish(store, {"a": []})
+    run_id = acting.start(store, key="full")
+    acting.page(store, "task_admission_page")
+    write = os.pwrite
+
+    def no_room(fd: int, chunk: bytes, at: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def told(event: str) -> list[str]:
+        lines = [one["message"] for one in site.lines(event) if one.get("source") == "logs"]
+        return [line.replace(str(site.settings.log_folder()), "FOLDER") for line in lines]
+
+    monkeypatch.setattr(ingress_logs, "CALM_S", 0.0)
+    before = site.count("log_failures_total")
+    with site.client("w1") as door:
+        acting.register(door, "w1", "s-full")  # type: ignore[arg-type]
+        held = acting.lease(door, "full", run_id=run_id, worker="w1", session="s-full")["a"]  # type: ignore[arg-type]
+        monkeypatch.setattr(os, "pwrite", no_room)
+        for _ in range(3):
+            assert door.log(held, 0, b"one\n") == (200, {"size": 0})
+        assert told("trouble") == ["logs: log folder FOLDER: No space left on device"]
+        assert site.count("log_failures_total") == before + 3
+        assert site.ingress.refusal() is None and told("well") == []
+        monkeypatch.setattr(os, "pwrite", write)
+        assert door.log(held, 0, b"one\n", QL_Dropped="0") == (200, {"size": 4})
+        assert told("well") == ["logs: it works again"]
+    assert site.count("log_failures_total") == before + 3
+
+
+# --- the database is away, and the end
+
+
+def test_a_database_that_is_away_is_told_and_waited_for(site: Site) -> None:
+    name = site.dsn.rpartition("/")[2]
+    server = site.dsn.replace(name, "postgres")
+    with site.client("waits") as client, psycopg.connect(server, autocommit=True) as dba:
+        assert client.ask("heartbeat", session_id="s")[0] == 404
+        dba.execute(f"alter database {name} allow_connections off")  # type: ignore[arg-type]
+        dba.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s",
+                    [name])  # fmt: skip
+        try:
+            until_s = time.monotonic() + 5
+            while client.ask("heartbeat", session_id="s")[0] != 503:
+                assert time.monotonic() < until_s
+            status, found = client.ask("end", session_id="s")
+            assert (status, found["code"]) == (503, "QL503")
+            assert found["message"] == "the database does not answer now; ask again"
+            assert client.headers["Retry-After"] == "1"
+            assert site.ingress.refusal() == "the database does not answer now"
+        finally:
+            dba.execute(f"alter database {name} allow_connections on")  # type: ignore[arg-type]
+        until_s = time.monotonic() + 15
+        while client.ask("heartbeat", session_id="s")[0] != 404:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        assert site.ingress.refusal() is None
+    said = site.out.getvalue()
+    assert "Traceback" not in said and "terminat" not in said
+
+
+def test_a_fault_is_told_without_what_was_asked(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object, **__: object) -> None:
+        raise LookupError("s3cret")
+
+    with site.client("w1") as client:
+        client.ask("heartbeat", session_id="s")
+        monkeypatch.setattr(PostgresStore, "call", breaks)
+        status, found = client.ask("heartbeat", session_id="s3cret")
+    assert (status, found["code"]) == (500, "QL500") and "s3cret" not in str(found)
+    assert "LookupError at test_ingress.py:" in site.lines("trouble")[-1]["message"]
+    assert "s3cret" not in site.out.getvalue()
+
+
+def test_a_stop_lets_what_is_answered_end_and_nobody_in(
+    server: Server, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = fresh_postgres(server)
+    within, found = threading.Event(), list[Any]()
+    real = Calls.answer
+
+    def slow(*words: Any) -> Any:
+        within.set()
+        time.sleep(0.5)
+        return real(*words)
+
+    monkeypatch.setattr(Calls, "answer", slow)
+    with site_of(url, authority, tmp_path) as site:
+        client, idle = site.client("w1"), site.client("w2")
+        idle.line.connect()
+        asking = threading.Thread(
+            target=lambda: found.append(client.ask("heartbeat", session_id="s"))
+        )
+        asking.start()
+        assert within.wait(5)
+        began = time.monotonic()
+        assert site.ingress.stop(5)
+        assert time.monotonic() - began < 2
+        asking.join(5)
+        assert found[0][0] == 404 and client.headers["Connection"] == "close"
+        with pytest.raises(OSError):
+            site.client("w1").ask("heartbeat", session_id="s")
+        with pytest.raises((OSError, ssl.SSLError, ValueError)):
+            idle.ask("heartbeat", session_id="s")
+        with psycopg.connect(url) as dba:
+            left = (
+                "select count(*) from pg_stat_activity"
+                " where application_name = 'qinglong-ingress' and datname = current_database()"
+            )
+            assert dba.execute(left).fetchone() == (0,)
+    drop_postgres(server, url)
+
+
+def test_a_login_with_more_or_less_than_a_worker_s_rights_is_refused(
+    site: Site, authority: Authority, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    settings = replace(site.settings, dsn=site.dsn)
+    with pytest.raises(NotReady, match="superuser"):
+        Ingress(settings, Log("text", "info", site.out)).start()
+    missing = replace(site.settings, key=tmp_path / "none.key")
+    with pytest.raises(NotReady, match=r"none\.key: No such file"):
+        Ingress(missing, Log("text", "info", site.out)).start()
+    taken = replace(site.settings, listen=("127.0.0.1", site.ingress.port))
+    with pytest.raises(OSError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use"):
+        Ingress(taken, Log("text", "info", site.out)).start()
+
+
+# --- what is told
+
+
+def test_ten_lines_of_refusals_a_second_and_how_many_more(site: Site) -> None:
+    now = [100.0]
+    told = Told(Log("json", "info", site.out), lambda: now[0])
+    for number in range(25):
+        told.say("info", f"refusal {number}")
+    assert len(site.lines("refused")) == LINES_A_SECOND == 10
+    now[0] += 1
+    told.say("info", "the next")
+    assert site.lines("refused")[-1]["message"] == "the next (15 others before it are not told)"
+
+
+def test_metrics_name_routes_and_reasons_and_no_worker(site: Site) -> None:
+    with site.client("counted") as client:
+        client.ask("heartbeat", session_id="s")
+        client.send("/v1/secret-route")
+        assert site.count("connections") >= 1
+    assert site.count("requests_total", route="heartbeat", status="404") >= 1
+    assert site.count("requests_total", route="none", status="404") >= 1
+    assert site.count("in_flight") == 0
+    from prometheus_client import generate_latest
+
+    site.ingress.sample()
+    text = generate_latest(site.ingress.meter.registry).decode()
+    assert "counted" not in text and "secret" not in text
+    assert "qinglong_sql_ingress_pool_connections 4.0" in text
+
+
+def test_importing_the_ingress_brings_nothing_that_decides() -> None:
+    text = (
+        "import sys, qinglong_sql.ingress, qinglong_sql.ingress_process, qinglong_sql.cli.ingress;"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    loaded = {name.removeprefix("qinglong_sql.") for name in done.stdout.split()}
+    deciding = {"stage", "scheduler", "cycle", "schedule", "control", "control_parts",
+                "control_cycle", "drive", "cadence", "metrics", "worker", "edge"}  # fmt: skip
+    assert {"ingress", "wire", "store.pooled"} <= loaded
+    assert not loaded & deciding
+    assert not any("frontier" in name or "admission" in name for name in loaded)
