@@ -28,9 +28,13 @@ GOOD = WORDS | {
     "show": ["RUN"], "logs": ["RUN"], "backup": ["b.db", "--force"], "restore": ["b.db"],
     "cron": ["next", "@daily"], "schedules": [], "trigger": ["pause", "nightly", "none"],
     "purge": ["--older-than", "1d", "--preview"], "retry": ["RUN", "--preview"],
+    "ca": ["list", "none"], "withdraw": ["none"],
 }  # fmt: skip
 # nothing has run or failed, nobody can be asked, and no cluster is on SQLite
-REFUSED = {"control": 2, "trigger": 5, "attempt": 5, "retry": 5, "logs": 5, "restore": 2}
+REFUSED = {
+    "control": 2, "ingress": 2, "worker": 2, "ca": 5, "trigger": 5, "attempt": 5, "retry": 5,
+    "logs": 5, "restore": 2, "withdraw": 5,
+}  # fmt: skip
 SERVES = {"edge", "watch", "resume"}
 BYTES = "\udcff\udcfe\x1b[2J"
 VARIABLES: tuple[dict[str, str | None], ...] = (
