@@ -83,7 +83,7 @@ class Site:
         return worker
 
     def process(self, lease_ms: int = 30_000, first: str = "") -> subprocess.Popen[bytes]:
-        """A process of its own with a worker and the loop; `first` is Python that it runs before."""
+        """A process of its own with a worker and the loop; `first` is Python to run before."""
         program = first + WORKER_PROGRAM
         argv = [sys.executable, "-c", program, self.dsn, str(self.state), str(lease_ms)]
         home = str(Path(__file__).parent.parent)
