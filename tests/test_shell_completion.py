@@ -1,6 +1,5 @@
 """What a shell completes: commands, and what the database knows; silent, and without files."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
