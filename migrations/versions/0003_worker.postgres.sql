@@ -79,6 +79,17 @@ create table ql.worker_audit (
   first_at_ms bigint not null,
   primary key (minute_ms, worker_id, route, certificate)
 );
+
+-- An older control that meets a newer schema is to say just that, and not what differs; its login
+-- reads the stamp for it. `psql -f sql/postgres.psql` leaves none.
+do $$
+begin
+  if to_regclass('ql_migration.alembic_version') is not null then
+    grant usage on schema ql_migration to ql_reader;
+    grant select on ql_migration.alembic_version to ql_reader;
+  end if;
+end;
+$$;
 -- end of what is by hand
 
 -- as in sql/postgres/schema.sql sha256 20ffcbf171d019bf004962a03be102b56b22293aebe1437a0f0aa80395c4b581
