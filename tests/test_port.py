@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from qinglong_sql.certificate import WORKER_PATTERN
 from qinglong_sql.errors import NotReady
@@ -97,14 +98,21 @@ def test_a_database_of_an_older_revision_is_told(empty_dsn: str) -> None:
     port.close()
 
 
+def signal_all(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 def test_a_server_that_hangs_is_not_waited_for(login: str, postgres_dsn: str) -> None:
     port = PostgresPort(login, name="w1", lease_ms=LEASE_MS)
     register(port)
     with psycopg.connect(postgres_dsn, autocommit=True) as dba:
-        (pid,) = dba.execute(
-            "select pid from pg_stat_activity where application_name = 'qinglong-worker w1'"
-        ).fetchone() or (0,)
-        os.kill(pid, signal.SIGSTOP)
+        # by the login, since the sessions of a pgbouncer have no name of ours
+        text = "select pid from pg_stat_activity where usename = %s"
+        backends = [int(pid) for (pid,) in dba.execute(text, (conninfo_to_dict(login)["user"],))]
+        assert backends
+        signal_all(backends, signal.SIGSTOP)
         try:
             began = time.monotonic()
             with pytest.raises(Away, match="no answer in time"):
@@ -112,8 +120,7 @@ def test_a_server_that_hangs_is_not_waited_for(login: str, postgres_dsn: str) ->
             assert 0.8 < time.monotonic() - began < 2
             assert heartbeat(port) == "s1"  # by another connection
         finally:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+            signal_all(backends, signal.SIGCONT)
     port.close()
 
 
