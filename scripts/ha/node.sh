@@ -13,6 +13,8 @@
 #   node_follow NODE FROM [HOST PORT]  rewrite NODE's postgresql.auto.conf: standby of FROM, reached
 #                                    at HOST PORT (a relay, say), else at FROM itself
 #   node_sync NODE STANDBY           synchronous remote_apply on NODE; waits until it is sync
+#   sync_wanted · sync_awaited NODE STANDBY   its two halves: set it (nothing more is acknowledged
+#                                    before STANDBY has it too), wait for it
 #   node_async NODE                  the way back: NODE waits for nobody
 #   node_stop NODE [SIGNAL]          INT (fast, default), QUIT or TERM; waits for its end
 #   node_fence NODE                  KILL, then waits until all its backends are gone too
@@ -20,6 +22,7 @@
 #   node_rewind NODE FROM            pg_rewind --write-recovery-conf of a fenced node
 #   sql NODE LOGIN [-f FILE | -c TEXT] [-v NAME=VALUE]…   psql -XqAt; the text goes by stdin, so
 #                                    :'name' works in -c too; stops at the first error, 60 s at most
+#   psql_at NODE LOGIN               the words of such a psql in the array psql, for spawn
 #   ask NODE TEXT                    sql NODE postgres -c TEXT, in one word
 #   asked NODE TEXT WANTED           whether ask answers WANTED
 #   state_of CMD…                    the SQLSTATE that a sql … ends with: 00000, 42501, QL410, …;
@@ -27,6 +30,7 @@
 #   replication_login PRIMARY        the login drill_replication, before node_backup and node_rewind
 #   slot_make NODE STANDBY           a physical slot for STANDBY on NODE, if there is none
 #   login_make NODE LOGIN [GROUP…]   a login with a random password, member of the groups
+#   login_password NODE LOGIN        a random password for a login that is there
 #   dsn_of HOST PORT LOGIN           URL without a password (it comes from PGPASSFILE)
 #   node_at NODE HOST PORT           name a server that somebody else runs (Patroni); then sql works
 #   in_recovery NODE · timeline_of NODE · caught_up STANDBY PRIMARY · answers NODE   questions
@@ -49,22 +53,36 @@ remember() {  # LOGIN PASSWORD
 }
 
 login_make() {
-  local node=$1 login=$2 word
+  local node=$1 login=$2 group
   shift 2
-  word=$(secret)
-  remember "$login" "$word"
   shown "psql -c 'create role $login login${*:+ in role ${*// /, }}'"
-  sql "$node" postgres -c "create role $login login password '$word'"
-  local group
+  sql "$node" postgres -c "create role $login login"
+  login_password "$node" "$login"
   for group; do sql "$node" postgres -c "grant $group to $login"; done
+}
+
+login_password() {
+  local word
+  word=$(secret)
+  remember "$2" "$word"
+  sql "$1" postgres -c "alter role $2 password '$word'"
 }
 
 dsn_of() { printf 'postgresql://%s@%s:%s/%s\n' "$3" "$1" "$2" "$database"; }
 
 # --- psql
 
+psql_at() {
+  local via=()
+  read -ra via <<<"${node_via[$1]:-}"
+  psql=("${via[@]}" "${pg_env[@]}" PGCONNECT_TIMEOUT=5 "PGAPPNAME=$2" "$bin/psql" -XqAt
+    -v ON_ERROR_STOP=1 -v VERBOSITY=verbose -h "${node_host[$1]:-127.0.0.1}" -p "${node_port[$1]}"
+    -U "$2" -d "${sql_database:-$database}")
+}
+
 sql() {
-  local node=$1 login=$2 via=() words=() text='' file=-
+  local psql words=() text='' file=-
+  psql_at "$1" "$2"
   shift 2
   while [ $# -gt 0 ]; do
     case $1 in
@@ -75,11 +93,7 @@ sql() {
     esac
     shift 2
   done
-  read -ra via <<<"${node_via[$node]:-}"
-  timeout --foreground "${sql_s:-60}" "${via[@]}" "${pg_env[@]}" PGCONNECT_TIMEOUT=5 \
-    "PGAPPNAME=$login" "$bin/psql" -XqAt -v ON_ERROR_STOP=1 -v VERBOSITY=verbose "${words[@]}" \
-    -h "${node_host[$node]:-127.0.0.1}" -p "${node_port[$node]}" -U "$login" \
-    -d "${sql_database:-$database}" -f "$file" <<<"$text"
+  timeout --foreground "${sql_s:-60}" "${psql[@]}" "${words[@]}" -f "$file" <<<"$text"
 }
 
 ask() { sql "$1" postgres -c "$2"; }
@@ -224,9 +238,18 @@ CONF
 }
 
 node_sync() {
+  sync_wanted "$1" "$2"
+  sync_awaited "$1" "$2"
+}
+
+sync_wanted() {
   shown "psql $1 -c \"alter system set synchronous_standby_names = '$2'\" (remote_apply), reload"
   ask "$1" "alter system set synchronous_commit = 'remote_apply';
     alter system set synchronous_standby_names = '$2'; select pg_reload_conf()" >/dev/null
+  must 10 "$1 waits for $2" asked "$1" "show synchronous_standby_names" "$2"
+}
+
+sync_awaited() {
   must 30 "$2 is the synchronous standby of $1" asked "$1" \
     "select state || ' ' || sync_state from pg_stat_replication where application_name = '$2'" \
     "streaming sync"

