@@ -1,0 +1,113 @@
+# Who works on the cluster while its nodes die, as users have it: clients that start runs, two
+# controls, two workers; and what they themselves wrote down. Sourced by scripts/ha_patroni.sh.
+# shellcheck shell=bash disable=SC2154,SC2034
+
+load_home=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+# Long enough for an execution to outlive a failover (20 s) and two renewals that are lost by it.
+worker_lease=60s
+
+# both_nodes LOGIN: whichever of the two takes writes, as every client of a cluster should say it.
+both_nodes() {
+  printf 'postgresql://%s@127.0.0.1:%s,127.0.0.1:%s/%s?target_session_attrs=read-write' \
+    "$1" "${node_port[one]}" "${node_port[two]}" "$database"
+}
+
+load_publish() {
+  witness=$scratch/witness clients=$scratch/clients
+  mkdir -p "$witness" "$clients"
+  sed "s#@WITNESS@#$witness#" "$load_home/load.yaml" >"$scratch/load.yaml"
+  shown "qinglong-sql publish load.yaml"
+  QINGLONG_DSN=$(both_nodes drill_publisher) product publish "$scratch/load.yaml" \
+    >"$scratch/publish.log" 2>&1 || die "publish failed: $(tail -n 3 "$scratch/publish.log")"
+}
+
+load_start() {
+  local name
+  for name in 1 2; do
+    free_port && control_port[$name]=$REPLY
+    shown "qinglong-sql control --dsn '$(both_nodes drill_control)'  # $name, and again when it ends"
+    QINGLONG_CONTROL_DSN="$(both_nodes drill_control)" spawn "control-$name" \
+      "$load_home/supervise.sh" "$scratch/control-$name.ends" "$product" control \
+      --listen "127.0.0.1:${control_port[$name]}" --grace-ms 600000
+    shown "qinglong-sql worker --dsn '$(both_nodes drill_worker)' --name load-$name"
+    QINGLONG_WORKER_DSN="$(both_nodes drill_worker)" spawn "worker-$name" \
+      "$load_home/supervise.sh" "$scratch/worker-$name.ends" "$product" worker \
+      --name "load-$name" --queue load --slots 4 --lease "$worker_lease" \
+      --state "$scratch/worker-$name"
+  done
+  must 30 "both controls are ready" controls_are_ready
+  echo 0 >"$clients/twenty.wanted"
+  clients_begin workflow twenty
+  clients_begin task probe
+}
+
+clients_begin() {
+  shown "psql -f patroni/start.sql -v target=$2 -v run_key=$2-0, …, until it is acknowledged"
+  spawn "clients-$2" "$load_home/start.sh" "$1" "$2" "$clients" \
+    "${pg_env[@]}" PGCONNECT_TIMEOUT=2 "$bin/psql" -d "$(both_nodes drill_admission)"
+}
+
+controls_are_ready() { control_is_ready 1 && control_is_ready 2; }
+
+control_is_ready() { [ "$(page "${control_port[$1]}" /readyz)" = 200 ]; }
+
+# load_wanted N: so many runs of twenty steps are to be asked for by now, in all.
+load_wanted() {
+  echo "$1" >"$clients/twenty.new"
+  mv -f "$clients/twenty.new" "$clients/twenty.wanted"
+}
+
+# No client is owed an answer; then none of them asks any more.
+load_ends() {
+  must 60 "all $1 runs are acknowledged" acknowledged twenty "$1"
+  touch "$clients/stop"
+  reaped clients-twenty 30 || die "the clients do not end"
+  reaped clients-probe 30 || die "the probes do not end"
+}
+
+acknowledged() { [ "$(cat "$clients/$1.acked" 2>/dev/null | wc -l)" -ge "$2" ]; }
+
+# --- what they wrote down
+
+# witnessed NODE FILE [-v …]: psql runs FILE with the tables asked, acked, witness and reported.
+witnessed() {
+  local node=$1 file=$2
+  shift 2
+  {
+    printf '%s\n' "set client_min_messages = warning;" \
+      "create temporary table asked (at_ms bigint, run_key text);" \
+      "create temporary table acked (at_ms bigint, run_key text, run_id text, outcome text, port int);" \
+      "create temporary table witness (run_id text, step_key text, number bigint, word text, at_ms bigint);" \
+      "create temporary table reported (run_id text, step_key text, number bigint, at_ms bigint);"
+    echo "copy asked from stdin;" && whole_lines 2 "$clients"/*.asked
+    echo "copy acked from stdin;" && whole_lines 5 "$clients"/*.acked
+    echo "copy witness from stdin;" && lived
+    echo "copy reported from stdin;" && kept_logs
+    cat "$file"
+  } >"$scratch/judging.sql"
+  sql "$node" postgres -f "$scratch/judging.sql" "$@"
+}
+
+# A line that is being written is no line yet.
+whole_lines() {
+  cat "${@:2}" 2>/dev/null | awk -F '\t' -v wanted="$1" 'NF == wanted'
+  echo '\.'
+}
+
+# What executions said: files RUN.STEP.NUMBER with lines `begin MS` and `end MS`.
+lived() {
+  find "$witness" -type f -exec awk -F '\t' -v OFS='\t' 'NF == 2 {
+    name = FILENAME; sub(/.*\//, "", name); split(name, part, "."); $1 = $1
+    print part[1], part[2], part[3], $1, $2
+  }' {} +
+  echo '\.'
+}
+
+# A worker moves a log to its place when its report was answered: then, not before.
+kept_logs() {
+  find "$scratch"/worker-[12]/log -name '*.log' -printf '%P\t%C@\n' 2>/dev/null |
+    awk -F '\t' -v OFS='\t' '{
+      split($1, at, "/"); split(at[2], part, "."); print at[1], part[1], part[2], int($2 * 1000)
+    }'
+  echo '\.'
+}
