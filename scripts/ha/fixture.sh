@@ -1,0 +1,304 @@
+# The domain fixtures: every command of the product by its real login, its answer lost at the client
+# at the commit, repeated, and repeated again after a promotion. psql and bash alone judge.
+# shellcheck shell=bash
+#
+# Needs `sql NODE LOGIN [psql options]`, `gate`, `until_true`, `same`, `say` and $scratch (gate.sh,
+# node.sh). A drill calls, in this order, with the names of its nodes:
+#   fixture_logins                    prints "login group" lines: the logins that it must have made
+#   fixture_prepare PRIMARY           once, as superuser: the view that all judging reads
+#   fixture_run PRIMARY STANDBY       all commands; nobody else works in the database meanwhile
+#   fixture_claim PRIMARY STANDBY     a scheduler claims what is due, and is never seen again
+#   fixture_keep PRIMARY              remember every row; what a promotion must not change
+#   fixture_takeover PRIMARY          wait until the claim runs out, and see its one run
+#   fixture_replay PRIMARY            every command again, word for word; nothing may be added
+#   fixture_counts PRIMARY [STANDBY]  the exact rows of each table; no invariant is broken
+#   fixture_late OLD PRIMARY          who writes to the old primary, or with an old fence
+# Control processes may run from fixture_claim on; workers may, on any queue but `drill`.
+
+fixture_sql=$(cd "$(dirname "${BASH_SOURCE[0]}")/fixture" && pwd -P)
+source "$(dirname "${BASH_SOURCE[0]}")/stories.sh"
+dba=${dba:-postgres}
+# gate, tables, stories (regular expressions): what must be the same before and after a promotion
+fixture_survivors='workflowAdmissionSurvivesPromotion ^(run|run_input|step_run|package.*|workflow.*)$ ^(?!abandoned)
+workflowFrontierSurvivesPromotion ^(run|run_event|step_run|step_output|agenda)$ ^(?!abandoned)
+taskAttemptSurvivesPromotion ^(task_attempt|attempt_.*|attestation|refused_report)$ ^(?!abandoned)
+remoteWorkflowCancellationSurvivesPromotion . ^live'
+declare -A fixture_false=()  # gate: what was wrong first
+
+fixture_logins() {
+  local group
+  for group in admission scheduler worker operator reader; do echo "drill_$group ql_$group"; done
+}
+
+fixture_prepare() {
+  fixture_folder=$scratch/fixture
+  mkdir -p "$fixture_folder"
+  : >"$fixture_folder/commands"
+  sql "$1" "$dba" -f "$fixture_sql/prepare.sql"
+}
+
+# --- asking
+
+# asks NODE LOGIN SCRIPT FILE [name=value …]: psql runs SCRIPT (ask, lose, tear, meet), which
+# includes FILE; on stdout what psql printed, and its exit code.
+asks() {
+  local node=$1 login=$2 script=$3 file=$4 pair
+  local words=(-v package=drill -v run=none -v key=one -v number=1 -v fence=1 -v input='{}')
+  words+=(-v worker=drill-worker -v lease_ms=30000 -v exit_code=0 -v "file=$file.sql")
+  for pair in "${@:5}"; do words+=(-v "$pair"); done
+  sql "$node" "$login" "${words[@]}" -f "$fixture_sql/$script.sql" \
+    2>>"$fixture_folder/words"
+}
+
+# dba_asks NODE FILE [name=value …]: what a judging file says.
+dba_asks() {
+  local node=$1 file=$2 pair words=()
+  for pair in "${@:3}"; do words+=(-v "$pair"); done
+  sql "$node" "$dba" "${words[@]}" -f "$fixture_sql/$file.sql"
+}
+
+# wrong GATES WORDS…: those gates will be false, and why.
+wrong() {
+  local one
+  say "        ${*:2}"
+  for one in $1; do fixture_false[$one]=${fixture_false[$one]:-"${*:2}"}; done
+}
+
+# expect GATES WHAT WANTED FOUND
+expect() {
+  [ "$3" = "$4" ] || wrong "$1" "$2: wanted '$3', found '$4'"
+}
+
+# told NAME WORDS: the gate, by what was wrong with it.
+told() {
+  if [ -z "${fixture_false[$1]:-}" ]; then gate "$1" true "$2"; else
+    gate "$1" false "${fixture_false[$1]}"
+  fi
+}
+
+# lost GATES NODE LOGIN FILE "name=value …" FIRST AGAIN LATER: the command commits and its answer is
+# lost; it is repeated. FIRST is what the lost answer said, AGAIN what the repetition must say, LATER
+# what it must say after the promotion, when everything has ended.
+lost() {
+  local gates=$1 node=$2 login=$3 file=$4 words=() code=0 answer
+  read -ra words <<<"$5"
+  answer=$(asks "$node" "drill_$login" lose "$file" "${words[@]}") || code=$?
+  expect "$gates" "$file ${5}, broken off" 2 "$code"
+  expect "$gates" "$file ${5}, lost" "$6" "$answer"
+  answer=$(asks "$node" "drill_$login" ask "$file" "${words[@]}")
+  expect "$gates" "$file ${5}, repeated" "$7" "$answer"
+  printf '%s|%s|%s|%s|%s\n' "$gates" "$login" "$file" "$5" "$8" >>"$fixture_folder/commands"
+}
+
+# torn GATES NODE LOGIN FILE "name=value …" FIRST: all its work is done, but not committed, when the
+# connection breaks: every row is as before.
+torn() {
+  local gates=$1 node=$2 login=$3 file=$4 words=() code=0 answer before
+  read -ra words <<<"$5"
+  before=$(digest "$node")
+  answer=$(asks "$node" "drill_$login" tear "$file" "${words[@]}") || code=$?
+  expect "$gates" "$file ${5}, torn" "2 $6" "$code $answer"
+  expect "$gates" "rows after a torn $file ${5}" "$before" "$(digest "$node")"
+}
+
+# refused GATES NODE LOGIN FILE "name=value …" ANSWER: it says so and leaves every row as it was.
+refused() {
+  local gates=$1 node=$2 login=$3 file=$4 words=() before
+  read -ra words <<<"$5"
+  before=$(digest "$node")
+  expect "$gates" "$file ${5} by $login" "$6" "$(asks "$node" "drill_$login" ask "$file" "${words[@]}")"
+  expect "$gates" "rows after $file ${5} by $login" "$before" "$(digest "$node")"
+}
+
+digest() {
+  dba_asks "$1" digest "tables=${2:-.}" "stories=${3:-}"
+}
+
+# meets GATES NODE LOGIN FILE "name=value …" FIRST SECOND: one holds its work uncommitted while the
+# other asks the same.
+meets() {
+  local gates=$1 node=$2 login=$3 file=$4 words=() other=none first
+  read -ra words <<<"$5"
+  words+=("meet=$fixture_folder/meet")
+  rm -f "$fixture_folder"/meet.*
+  asks "$node" "drill_$login" meet "$file" "${words[@]}" >"$fixture_folder/first" &
+  if until_true 10 "the first of two works" [ -e "$fixture_folder/meet.held" ]; then
+    other=$(asks "$node" "drill_$login" ask "$file" "${words[@]}")
+  fi
+  touch "$fixture_folder/meet.done"
+  wait $! || true
+  first=$(cat "$fixture_folder/first")
+  expect "$gates" "$file ${5}, two at once" "$6, $7" "$first, $other"
+}
+
+# --- a schedule's claim
+
+# claimed NODE GATE OWNER: what is due, by a lost answer and the same again; kept for `decision`.
+claimed() {
+  local code=0 first
+  first=$(asks "$1" drill_scheduler lose claim "owner=$3") || code=$?
+  expect "$2" "claim, broken off" 2 "$code"
+  asks "$1" drill_scheduler ask claim "owner=$3" >"$fixture_folder/claim"
+  expect "$2" "claim, repeated" "$first" "$(cat "$fixture_folder/claim")"
+  printf '%s|scheduler|claim|owner=%s|\n' "$2" "$3" >>"$fixture_folder/commands"
+  claim_owner=$3
+}
+
+# decision TRIGGER: what a scheduler commits for it: the claim's versions, its times in ms.
+decision() {
+  local trigger claim state cursor observed due next
+  while IFS='|' read -r trigger claim state cursor observed due next; do
+    [ "$trigger" = "$1" ] || continue
+    echo "trigger=$trigger owner=$claim_owner claim_version=$claim state_version=$state" \
+      "cursor=$cursor due=$due observed=$observed next=$next"
+  done <"$fixture_folder/claim"
+}
+
+# --- what a drill calls
+
+fixture_run() {
+  local node=$1 standby=$2
+  story_of_publication "$node"
+  story_of_silent_workers "$node"  # their leases run out while the others go on
+  story_of_admission "$node"
+  story_of_success "$node" "$standby"
+  story_of_cancellation "$node"
+  story_of_withdrawal "$node"
+  story_of_occurrence "$node"
+  story_of_recovery "$node"
+  story_of_rights "$node"
+  told workflowAdmissionAtomic "torn before the commit nothing; after it run, steps, events"
+  told workflowAdmissionFencedAfterRevocation "withdrawn QL404, revoked 42501; its run is answered"
+  told workflowAdmissionRuntimeOnly "other logins and other ways 42501; no right in the catalog"
+  told workflowFrontierTerminalisesAtomically "torn before the commit nothing; after it the end"
+  told taskAttemptAtomic "torn before the commit nothing; after it attempt and event"
+  told taskAttemptReplicatedBeforePromotion "all rows of attempts are the same on the standby"
+  told taskAttemptRuntimeOnlyAcl "other logins and other ways 42501; no right in the catalog"
+  told remoteWorkflowCancellationReturnsStopRequested "the renewal says: stop, user"
+  told remoteWorkflowCancellationTargetBound "the neighbour goes on; another fence is QL410"
+}
+
+fixture_claim() {
+  local node=$1 gate=schedulerClaimReplicatedBeforePromotion held
+  until_true 5 "the abandoned trigger is due" is_due "$node" || true
+  claimed "$node" $gate drill-gone
+  abandoned=$(decision abandoned)
+  refused schedulerClaimTakenOverAfterExpiry "$node" scheduler heir "next=1" "nothing is due"
+  held=$(dba_asks "$node" claim_held)
+  expect $gate "whose claim" drill-gone "${held%%|*}"
+  expect $gate "the claim on the standby" "$held" "$(dba_asks "$2" claim_held)"
+  claim_expires=${held##*|}
+  told $gate "owner, token, version and expiry are the same on the standby"
+}
+
+is_due() {
+  [ "$(sql "$1" "$dba" -c "select s.next_fire_at_ms <= ql.now_ms() from ql.trigger_schedule as s
+    where s.package_key = 'drill' and s.trigger_key = 'abandoned'")" = t ]
+}
+
+fixture_keep() {
+  local gate tables stories
+  while read -r gate tables stories; do
+    digest "$1" "$tables" "$stories" >"$fixture_folder/$gate" </dev/null
+  done <<<"$fixture_survivors"
+}
+
+fixture_takeover() {
+  local node=$1 gate=schedulerOccurrenceAdmittedExactlyOnce
+  local words=${abandoned#*due=} late=schedulerClaimTakenOverAfterExpiry found
+  if [ "$(sql "$node" "$dba" -c "select ql.now_ms() < $claim_expires - 500")" = t ]; then
+    refused $late "$node" scheduler heir "next=${words##*next=}" "nothing is due"
+  fi
+  # a real control process may be quicker than we are; either is an heir
+  until_true 60 "the claim is taken over" inherited "$node" "next=${words##*next=}" ||
+    wrong "$late $gate" "nobody took the claim over"
+  until_true 20 "its run has its attempt" occurrence_admitted "$node" || true
+  found=$(dba_asks "$node" occurrence "expires=$claim_expires" "due=${words%% *}") || true
+  [[ $found = *"too early 0,"* ]] || wrong $late "taken over before its time: $found"
+  expect $gate "the occurrence" "runs 1, too early 0, of another time 0, marks 1, steps 1, attempts 1, \
+workflow.admitted step.created workflow.task_attempt_admitted" "$found"
+  # who was away comes back with what it had claimed
+  refused $gate "$node" scheduler commit "$abandoned" contended
+  told $late "nothing before the claim's end by the database's clock; admitted after it"
+  told $gate "1 run, 1 step, 1 attempt, 3 events; the old owner's commit is contended"
+}
+
+inherited() {
+  asks "$1" drill_scheduler ask heir "$2" >/dev/null || true
+  [ "$(sql "$1" "$dba" -c "select count(*) > 0 from ql.run as r
+    where r.package_key = 'drill' and r.trigger_key = 'abandoned'")" = t ]
+}
+
+occurrence_run() {
+  sql "$1" drill_reader -c "select min(run_id) from ql.run_state where package_key = 'drill' and trigger_key = 'abandoned'"
+}
+
+occurrence_admitted() {
+  asks "$1" drill_scheduler ask admit "run_id=$(occurrence_run "$1")"
+  [ "$(sql "$1" "$dba" -c "select count(*) from ql.task_attempt as a join ql.run as r
+    on r.run_id = a.run_id where r.package_key = 'drill' and r.trigger_key = 'abandoned'")" = 1 ]
+}
+
+fixture_replay() {
+  local node=$1 gates login file words later before answer list one
+  survived "$node"
+  before=$(digest "$node")
+  while IFS='|' read -r gates login file words later; do
+    [ "$later" != - ] || continue
+    read -ra list <<<"$words"
+    answer=$(asks "$node" "drill_$login" ask "$file" "${list[@]}" </dev/null)
+    expect "$gates" "$file $words, after the promotion" "$later" "$answer"
+  done <"$fixture_folder/commands"
+  meets taskAttemptExactReplay "$node" scheduler admit "run_id=$(occurrence_run "$node")" \
+    "settled 0" "contended 0"
+  expect replayAddsNothing "all rows after all commands" "$before" "$(digest "$node")"
+  told workflowAdmissionExactReplay "existing, and another input is a conflict"
+  told workflowFrontierExactReplay "settled, and nothing moved"
+  told taskAttemptExactReplay "settled; of two at once one is contended"
+  told schedulerCommitResponseLossConvergedExactlyOnce "settled; one run, one mark"
+  told remoteWorkerCompletionCommitWindowConvergedExactlyOnce "the same answers, each counted once"
+  told runCancellationCommitWindowsConvergedExactlyOnce "accepted and settled, each counted once"
+  told remoteWorkflowCancellationCompletionExactReplay "cancelled again; another end is QL410"
+  told remoteWorkflowCancellationConvergedAfterResponseLoss "the run is cancelled, settled again"
+}
+
+# survived NODE: not a column of a row differs from what fixture_keep saw.
+survived() {
+  local gate tables stories
+  while read -r gate tables stories; do
+    expect "$gate" "rows before and after the promotion" "$(cat "$fixture_folder/$gate")" \
+      "$(digest "$1" "$tables" "$stories" </dev/null)"
+    told "$gate" "every column of every row is as it was"
+  done <<<"$fixture_survivors"
+}
+
+fixture_counts() {
+  local node found one
+  for node; do
+    expect replayAddsNothing "rows on $node" "" "$(dba_asks "$node" counts)"
+    expect violationEmpty "violations on $node" "" "$(dba_asks "$node" violation)"
+  done
+  told replayAddsNothing "every command again: not one row more, less or other"
+  told violationEmpty "ql.violation has no row"
+}
+
+fixture_late() {
+  local old=$1 node=$2 gate=oldPrimaryLateWritersRefused login file words before mine
+  before=$(digest "$node")
+  while read -r login file words; do
+    read -ra mine <<<"$words"
+    expect $gate "$file $words at $old" 25006 \
+      "$(asks "$old" "drill_$login" ask "$file" "${mine[@]}" </dev/null)"
+  done <<'LATE'
+admission start run=flow key=late
+admission cancel run=near
+scheduler admit run=flow
+scheduler claim owner=drill-late
+worker register worker=drill-late
+worker report run=dark
+operator drain worker=drill-worker
+LATE
+  expect $gate "rows on $node after late writers at $old" "$before" "$(digest "$node")"
+  story_of_old_fences $gate "$node"
+  told $gate "25006 at $old; with an old fence, token or claim QL410 and contended at $node"
+}
