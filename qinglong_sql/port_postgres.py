@@ -13,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from qinglong_sql.errors import WAY_TO_PRIMARY, Malformed, NotReady
+from qinglong_sql.host_words import words_of_hosts
 from qinglong_sql.port import Away, Shut, only_worker_steps, within_s
 from qinglong_sql.store import Row
 from qinglong_sql.store.link import LOOK, READ_ONLY, Link, Place, connect, hosts, said
@@ -156,4 +157,4 @@ def _told(error: psycopg.Error, step: str) -> Exception:
 
 
 def _first_line(error: psycopg.Error) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return words_of_hosts(str(error)) or type(error).__name__

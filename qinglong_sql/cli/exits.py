@@ -16,7 +16,8 @@ import click
 
 from qinglong_sql.cli.file_trouble import hint
 from qinglong_sql.cli.words import Unsaid, complain, hush
-from qinglong_sql.errors import WAY_TO_PRIMARY, NotReady, QinglongError
+from qinglong_sql.errors import NotReady, QinglongError
+from qinglong_sql.host_words import NO_WRITES, words_of_hosts
 from qinglong_sql.package_fault import PackageFaults
 from qinglong_sql.package_source import WIDTH
 from qinglong_sql.start import begun
@@ -29,10 +30,6 @@ OPTIONAL = {"psycopg": "postgres", "psycopg_pool": "postgres", "alembic": "migra
 NOT_ALLOWED = "42501"
 READ_ONLY = "25006"
 LOST = ("psycopg.OperationalError", "psycopg.InterfaceError")
-NO_WRITES = f"a standby, or a server that was made read-only, takes no writes; {WAY_TO_PRIMARY}"
-OF_HOST = re.compile(
-    r"- host: '?([^',]*)'?, port: '?([^',]*)'?, hostaddr: [^:]*(?::.*failed)?: (.*)"
-)
 GROUPS = ("ql_admission", "ql_scheduler", "ql_worker", "ql_operator")
 BOLD = ("place", "caret")
 FAULT_COLOURS = {"caret": "red", "code": "cyan"}
@@ -153,15 +150,16 @@ def unavailable(error: BaseException) -> tuple[Exit, str] | None:
     if kind.startswith(("psycopg.", "psycopg_pool.")) or type(error).__name__ == "NotPrimary":
         if getattr(error, "sqlstate", None) == NOT_ALLOWED:
             return Exit.REFUSED, f"refused: PostgreSQL: {first_line(error)}; {who_may(error)}"
-        if getattr(error, "sqlstate", None) == READ_ONLY or refuses_writes(error):
-            return Exit.NOT_READY, f"not ready: PostgreSQL: {every_host(error)}; {NO_WRITES}"
+        if getattr(error, "sqlstate", None) == READ_ONLY:
+            return Exit.NOT_READY, f"not ready: PostgreSQL: {first_line(error)}; {NO_WRITES}"
         if kind == "psycopg.ProgrammingError":  # its words would quote parts of the DSN
             return Exit.NOT_READY, (
                 "not ready: the DSN cannot be read: postgresql://user:password@host:port/database,"
                 " with %XX for special signs"
             )
         known = f"; {again(error)}" if hasattr(error, "__notes__") else ""
-        return Exit.NOT_READY, f"not ready: PostgreSQL: {every_host(error)}{known}"
+        words = first_line(error) if "HINT:" in str(error) else words_of_hosts(str(error))
+        return Exit.NOT_READY, f"not ready: PostgreSQL: {words or kind}{known}"
     if kind.startswith("sqlite3."):
         return Exit.NOT_READY, f"not ready: SQLite: {first_line(error)}{hint(error)}"
     if type(error).__name__ == "LaunchFailed":
@@ -201,21 +199,6 @@ def again(error: BaseException) -> str:
     """How a command whose outcome nobody knows is repeated."""
     notes: list[str] = getattr(error, "__notes__", [])
     return " ".join(["the same command again", *notes, "is safe"])
-
-
-def every_host(error: BaseException) -> str:
-    """What each host answered, when there were several; else the first line."""
-    lines = str(error).splitlines()
-    found = [one for one in map(OF_HOST.match, lines) if one]
-    if len(found) < 2:
-        return first_line(error)
-    # where a name has several addresses, each of them was asked
-    return "; ".join(dict.fromkeys(f"{one[1]}:{one[2] or 5432}: {one[3]}" for one in found))
-
-
-def refuses_writes(error: BaseException) -> bool:
-    """Whether a server was there, and is none that takes writes."""
-    return any(words in str(error) for words in ("session is read-only", "in hot standby mode"))
 
 
 WHO_MAY = (

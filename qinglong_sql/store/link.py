@@ -166,7 +166,8 @@ def reach(dsn: str) -> dict[str, Any]:
         return {}
     added: dict[str, Any] = {}
     for name in ("host", "hostaddr", "port"):
-        if name in found and name not in asked:  # psycopg tries each host; libpq would do it alone
+        # psycopg tries each host in its time, but knows of none that only a service file names
+        if "service" in found and name in found and name not in asked:
             added[name] = found[name]
     chosen = asked.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS")
     if not chosen and found.get("target_session_attrs", "any") == "any":

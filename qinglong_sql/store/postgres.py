@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 
 from qinglong_sql.canonical import storable
 from qinglong_sql.errors import Malformed, NotReady, QinglongError, error_of
+from qinglong_sql.host_words import words_of_hosts
 from qinglong_sql.store import VIEWS, Row, select_text
 from qinglong_sql.store import link as links
 from qinglong_sql.store.link import READ_ONLY, Link
@@ -171,7 +172,7 @@ class PostgresStore:
                 for row in self._rows(sql.SQL(_SIGNATURES), [])
             }
         except psycopg.OperationalError as error:
-            raise NotReady(f"no connection to PostgreSQL: {error}") from error
+            raise NotReady(f"no connection to PostgreSQL: {words_of_hosts(str(error))}") from error
         missing = [
             f"{step.schema}.{step.name}"
             for step in STEPS.values()
