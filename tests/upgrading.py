@@ -1,0 +1,307 @@
+"""Processes of a release that is gone, at work: what an upgrade meets (DESIGN §10).
+
+Real are the code of 0.1.0 and 0.2.0 (`git archive`), its processes as logins of its groups, steps
+that leave a mark when they run, and the clock of every call, which a `sitecustomize` in front of
+each process writes down. `upgrades` tells the stories; this file has their people.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from tests.racing import NEVER
+from tests.server import ROOT, SQL_ROOT, Server, tool
+
+RELEASES = {"0001": "128ff9c", "0002": "d882d9c"}  # 0.1.0 and 0.2.0, by their last revision
+GROUPS = "ql_reader, ql_admission, ql_scheduler, ql_worker"
+STEPS = 12
+WITHIN_S = 120.0
+OF_HISTORY = "rh"  # how the ids of copied runs begin; others are ru and hexadecimal digits
+# what a working process must not wait long for, and the function behind each
+ASKED = {"start": "start_run", "lease": "lease_attempts", "barrier": "start_attempts",
+         "renewal": "renew_attempts", "report": "report_attempts"}  # fmt: skip
+FLOWS = {"flow": 0.05, "slow": 1.0}  # how many seconds each of their steps takes
+STEP = (
+    '      s{n}: {{run: "echo $QL_RUN_ID $QL_STEP >> {marks}; sleep {seconds}", needs: [{need}]}}\n'
+)
+# psycopg is wrapped when it is imported, so that whoever does not use it pays nothing
+CLOCK = """
+import json, os, sys, time
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+
+def wrap(cursor):
+    plain = cursor.execute
+    def execute(self, query, params=None, **how):
+        began, code = time.time(), ""
+        try:
+            return plain(self, query, params, **how)
+        except BaseException as error:
+            code = getattr(error, "sqlstate", None) or type(error).__name__
+            raise
+        finally:
+            text = query if isinstance(query, (str, bytes)) else query.as_string(self)
+            line = {"at": began, "ms": (time.time() - began) * 1000, "code": code,
+                    "text": str(text)[:90], "who": os.environ["QL_CALLER"]}
+            with open(os.environ["QL_CALLS"], "a") as sink:
+                sink.write(json.dumps(line) + "\\n")
+    cursor.execute = execute
+
+class Finder(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "psycopg":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        load = spec.loader.exec_module
+        def exec_module(module):
+            load(module)
+            wrap(module.Cursor)
+        spec.loader.exec_module = exec_module
+        return spec
+
+if "QL_CALLS" in os.environ:
+    sys.meta_path.insert(0, Finder())
+"""
+LOCKS = """
+  select c.relname, c.relkind::text
+  from pg_locks as l
+  join pg_stat_activity as a on a.pid = l.pid
+  join pg_class as c on c.oid = l.relation
+  where a.application_name ~ '^qinglong-migrate ' and l.granted and l.locktype = 'relation'
+    and l.mode = 'AccessExclusiveLock' and c.relkind in ('r', 'v', 'i')
+"""
+
+
+class NoHistory(Exception):
+    """The code of a release is not in this checkout's history."""
+
+
+def archived(revision: str, folder: Path) -> Path:
+    """The tree of the release that ended with a revision. Raises NoHistory in a shallow clone."""
+    place = folder / f"release-{revision}"
+    if place.exists():
+        return place
+    words = ["git", "-C", str(ROOT), "archive", RELEASES[revision]]
+    made = subprocess.run(words, capture_output=True, check=False, timeout=60)
+    if made.returncode:
+        raise NoHistory(f"no commit {RELEASES[revision]} here: {made.stderr.decode().strip()}")
+    place.mkdir()
+    subprocess.run(["tar", "-x", "-C", place], input=made.stdout, check=True, timeout=60)
+    return place
+
+
+def roles(server: Server, url: str) -> None:
+    """What a DBA does once a cluster and database."""
+    script = str(SQL_ROOT / "postgres" / "role.sql")
+    tool(server, "psql", "-Xq", "-v", "ON_ERROR_STOP=1", "-d", url, "-f", script)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One statement of a process. at: seconds since 1970; code: its SQLSTATE if it failed."""
+
+    who: str
+    step: str
+    at: float
+    ms: float
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One process that has ended."""
+
+    who: str
+    code: int
+    said: str
+
+
+@dataclass(slots=True)
+class Crew:
+    """Hands that run the flow again and again, a process each; `code` is the tree that they use.
+
+    `switch` is the rolling restart: what runs ends as it began, what begins is of the new tree.
+    """
+
+    folder: Path
+    dsn: str
+    code: Path
+    who: str
+    ended: list[Ended] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+    hands: list[threading.Thread] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        (self.folder / "site").mkdir()
+        (self.folder / "site" / "sitecustomize.py").write_text(CLOCK)
+        text = "package: upgrade\nworkflows:\n"
+        for flow, seconds in FLOWS.items():
+            text += f"  {flow}:\n    steps:\n"
+            for n in range(STEPS):
+                need = f"s{n - 3}" if n > 2 else ""
+                text += STEP.format(n=n, marks=self.marks, seconds=seconds, need=need)
+        (self.folder / "flow.yaml").write_text(text)
+
+    @property
+    def marks(self) -> Path:
+        return self.folder / "marks"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "calls"
+
+    def env(self, code: Path | None = None, who: str = "", **more: str) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("QINGLONG_", "PG"))}
+        path = f"{self.folder / 'site'}:{code or self.code}"
+        ours = {"PYTHONPATH": path, "QINGLONG_DSN": self.dsn, "LANG": "C.UTF-8"}
+        return kept | ours | {"QL_CALLS": str(self.log), "QL_CALLER": who or self.who} | more
+
+    def begun(self, *words: str, code: Path | None = None, who: str = "",
+              **more: str) -> subprocess.Popen[str]:  # fmt: skip
+        """One command of a tree, in the crew's folder."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "qinglong_sql", *words], cwd=self.folder,
+            env=self.env(code, who, **more), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def one(self, *words: str, code: Path | None = None, who: str = "", **more: str) -> Ended:
+        """The same to its end."""
+        who = who or self.who
+        child = self.begun(*words, code=code, who=who, **more)
+        try:
+            said, _ = child.communicate(timeout=WITHIN_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            said, _ = child.communicate()
+            said = f"did not end in {WITHIN_S:.0f} s: {said}"
+        return Ended(who, child.returncode, said)
+
+    def begin(self, hands: int) -> None:
+        self.hands = [threading.Thread(target=self._work) for _ in range(hands)]
+        for hand in self.hands:
+            hand.start()
+
+    def _work(self) -> None:
+        while not self.over.is_set():
+            self.ended.append(self.one("run", "flow.yaml", "flow", "--new", "--quiet"))
+
+    def switch(self, code: Path, who: str) -> None:
+        self.code, self.who = code, who
+
+    def count(self, who: str) -> int:
+        return sum(one.who == who for one in self.ended)
+
+    def until(self, who: str, count: int) -> None:
+        """Wait until so many processes of a release have ended. Raises AssertionError."""
+        end = time.monotonic() + WITHIN_S
+        while self.count(who) < count:
+            assert time.monotonic() < end, f"only {self.count(who)} runs of {who} have ended"
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        self.over.set()
+        for hand in self.hands:
+            hand.join()
+
+    def calls(self) -> list[Call]:
+        """All that was asked of the database so far."""
+        found = []
+        for line in self.log.read_text().splitlines() if self.log.exists() else ():
+            row = json.loads(line)
+            name = re.search(r'"ql_\w+"\."(\w+)"|ql\."?(\w+)', row["text"])
+            step = (name[1] or "view") if name else "other"
+            found.append(Call(row["who"], step, row["at"], row["ms"], row["code"]))
+        return found
+
+    def wrong(self, more_runs: int = 0) -> list[str]:
+        """What is lost, doubled, stuck or was told as trouble. more_runs: beside the hands' own."""
+        found = [f"a run of {one.who} ended {one.code}: {one.said[-500:]}"
+                 for one in self.ended if one.code or one.said.strip()]  # fmt: skip
+        runs = len(self.ended) + more_runs
+        marks = Counter(self.marks.read_text().splitlines())
+        if twice := [mark for mark, times in marks.items() if times > 1]:
+            found.append(f"executed more than once: {twice[:5]}")
+        if len(marks) != runs * STEPS:
+            found.append(f"{len(marks)} steps were executed, not {runs} runs of {STEPS}")
+        return found
+
+
+def longest(calls: list[Call], since: float, until: float) -> dict[str, int]:
+    """The longest wait for each word of ASKED between two times, in ms; 0 when none was asked."""
+    return {
+        word: round(max((one.ms for one in calls if one.step == step
+                         and since <= one.at + one.ms / 1000 and one.at <= until), default=0))
+        for word, step in ASKED.items()
+    }  # fmt: skip
+
+
+def audited(dsn: str, succeeded: int) -> list[str]:
+    """What the tables say when all is over; so many runs have succeeded."""
+    found = []
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for words, query in {"violated": "select * from ql.violation", **NEVER}.items():
+            if rows := connection.execute(query.encode()).fetchall():
+                found.append(f"{words}: {rows[:3]}")
+        ends = connection.execute(
+            "select status, count(*) from ql.run where target_key in ('flow', 'slow')"
+            f" and run_id !~ '^{OF_HISTORY}' group by 1"
+        ).fetchall()
+    if ends != [("succeeded", succeeded)]:
+        found.append(f"{succeeded} runs should have succeeded; there are: {ends}")
+    return found
+
+
+@dataclass(slots=True)
+class Seen:
+    """How long the migrator was seen to have each table, view and index for itself, in ms."""
+
+    tables: dict[str, int] = field(default_factory=dict)
+    views: int = 0  # the longest of all views and indexes
+    began: float = 0.0  # the first of these locks, seconds since 1970
+    ended: float = 0.0
+
+
+@contextmanager
+def looking(dsn: str) -> Iterator[Seen]:
+    """Look at the locks of whoever migrates, fifty times a second; what was seen, when it ends."""
+    over, seen = threading.Event(), Seen()
+    first: dict[tuple[str, str], float] = {}
+
+    def look() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not over.wait(0.02):
+                now, rows = time.time(), connection.execute(LOCKS).fetchall()
+                if rows:
+                    seen.began = seen.began or now
+                    seen.ended = 0.0
+                for row in rows:
+                    first.setdefault((row[0], row[1]), now)
+                if first and not rows and not seen.ended:
+                    seen.ended = now
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+        for (name, kind), at in first.items():
+            held = round((seen.ended - at) * 1000)
+            if kind == "r":
+                seen.tables[name] = held
+            else:
+                seen.views = max(seen.views, held)
