@@ -202,6 +202,7 @@ read_options() {
     esac
     shift
   done
+  [ -z "$only" ] || [ -z "$sabotage" ] || refuse "one of --only and --sabotage, not both"
   [ -z "$only" ] || listed "$only" "${phases[@]}" || refuse "no phase is called '$only': --list"
   [ -z "$sabotage" ] || listed "$sabotage" "${sabotages[@]}" ||
     refuse "no sabotage is called '$sabotage': --list"
@@ -233,8 +234,7 @@ list_all() {
 make_scratch() {
   local base
   for base in "${TMPDIR:-/tmp}" /tmp /var/tmp; do
-    [ -w "$base" ] && [ "${#base}" -lt 60 ] && scratch=$(mktemp -d "$base/qinglong-ha.XXXXXX") &&
-      break
+    [ -w "$base" ] && scratch=$(mktemp -d "$base/qinglong-ha.XXXXXX") && break
   done
   [ -n "$scratch" ] || die "no temporary folder: set TMPDIR"
   chmod 711 "$scratch"

@@ -69,6 +69,8 @@ find_user() {
     server_as=(unshare --user --map-user=65534 --map-group=65534 --)
     "${server_as[@]}" true || die "root may not run postgres, and cannot become someone else here"
   fi
+  "${server_as[@]}" test -x "$scratch" ||
+    die "${server_user:-another user} runs the servers and may not enter ${scratch%/*}: set TMPDIR"
   "${server_as[@]}" test -x "$bin/postgres" || copy_programs
 }
 

@@ -2,10 +2,10 @@
 
     python3 relay.py PORT FILE
 
-FILE holds `HOST PORT` of where connections lead to; or nothing: then who comes is cut off at once, as
-by a host that refuses; or `silent`: then who comes is never answered, as by a host without power.
-When it changes, all that are open are cut off. It judges nothing and knows nothing of PostgreSQL; standard
-library alone, ended by TERM.
+FILE holds `HOST PORT` of where connections lead to; or nothing: then who comes is cut off at once,
+as by a host that refuses; or `silent`: then who comes is never answered, as by a host without
+power. When it changes, all that are open are cut off. It judges nothing and knows nothing of
+PostgreSQL; standard library alone, ended by TERM.
 """
 
 import asyncio
