@@ -1,6 +1,6 @@
 # The domain fixtures: every command of the product by its real login, its answer lost at the client
 # at the commit, repeated, and repeated again after a promotion. psql and bash alone judge.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 #
 # Needs `sql NODE LOGIN [psql options]`, `gate`, `until_true`, `same`, `say` and $scratch (gate.sh,
 # node.sh). A drill calls, in this order, with the names of its nodes:
@@ -12,18 +12,21 @@
 #   fixture_takeover PRIMARY          wait until the claim runs out, and see its one run
 #   fixture_replay PRIMARY            every command again, word for word; nothing may be added
 #   fixture_counts PRIMARY [STANDBY]  the exact rows of each table; no invariant is broken
+#   fixture_waits PRIMARY STANDBY GATE  COMMIT on the one waits until the other has applied it
 #   fixture_late OLD PRIMARY          who writes to the old primary, or with an old fence
 # Control processes may run from fixture_claim on; workers may, on any queue but `drill`.
 
 fixture_sql=$(cd "$(dirname "${BASH_SOURCE[0]}")/fixture" && pwd -P)
+source "$(dirname "${BASH_SOURCE[0]}")/asking.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/stories.sh"
 dba=${dba:-postgres}
 # gate, tables, stories (regular expressions): what must be the same before and after a promotion
-fixture_survivors='workflowAdmissionSurvivesPromotion ^(run|run_input|step_run|package.*|workflow.*)$ ^(?!abandoned)
-workflowFrontierSurvivesPromotion ^(run|run_event|step_run|step_output|agenda)$ ^(?!abandoned)
-taskAttemptSurvivesPromotion ^(task_attempt|attempt_.*|attestation|refused_report)$ ^(?!abandoned)
-remoteWorkflowCancellationSurvivesPromotion . ^live'
-declare -A fixture_false=()  # gate: what was wrong first
+fixture_survivors=(
+  'workflowAdmission ^(run|run_input|step_run|package.*|workflow.*)$ ^(?!abandoned)'
+  'workflowFrontier ^(run|run_event|step_run|step_output|agenda)$ ^(?!abandoned)'
+  'taskAttempt ^(task_attempt|attempt_.*|attestation|refused_report)$ ^(?!abandoned)'
+  'remoteWorkflowCancellation . ^live'
+)
 
 fixture_logins() {
   local group
@@ -34,101 +37,8 @@ fixture_prepare() {
   fixture_folder=$scratch/fixture
   mkdir -p "$fixture_folder"
   : >"$fixture_folder/commands"
+  shown "psql $1 -f scripts/ha/fixture/prepare.sql"
   sql "$1" "$dba" -f "$fixture_sql/prepare.sql"
-}
-
-# --- asking
-
-# asks NODE LOGIN SCRIPT FILE [name=value …]: psql runs SCRIPT (ask, lose, tear, meet), which
-# includes FILE; on stdout what psql printed, and its exit code.
-asks() {
-  local node=$1 login=$2 script=$3 file=$4 pair
-  local words=(-v package=drill -v run=none -v key=one -v number=1 -v fence=1 -v input='{}')
-  words+=(-v worker=drill-worker -v lease_ms=30000 -v exit_code=0 -v "file=$file.sql")
-  for pair in "${@:5}"; do words+=(-v "$pair"); done
-  sql "$node" "$login" "${words[@]}" -f "$fixture_sql/$script.sql" \
-    2>>"$fixture_folder/words"
-}
-
-# dba_asks NODE FILE [name=value …]: what a judging file says.
-dba_asks() {
-  local node=$1 file=$2 pair words=()
-  for pair in "${@:3}"; do words+=(-v "$pair"); done
-  sql "$node" "$dba" "${words[@]}" -f "$fixture_sql/$file.sql"
-}
-
-# wrong GATES WORDS…: those gates will be false, and why.
-wrong() {
-  local one
-  say "        ${*:2}"
-  for one in $1; do fixture_false[$one]=${fixture_false[$one]:-"${*:2}"}; done
-}
-
-# expect GATES WHAT WANTED FOUND
-expect() {
-  [ "$3" = "$4" ] || wrong "$1" "$2: wanted '$3', found '$4'"
-}
-
-# told NAME WORDS: the gate, by what was wrong with it.
-told() {
-  if [ -z "${fixture_false[$1]:-}" ]; then gate "$1" true "$2"; else
-    gate "$1" false "${fixture_false[$1]}"
-  fi
-}
-
-# lost GATES NODE LOGIN FILE "name=value …" FIRST AGAIN LATER: the command commits and its answer is
-# lost; it is repeated. FIRST is what the lost answer said, AGAIN what the repetition must say, LATER
-# what it must say after the promotion, when everything has ended.
-lost() {
-  local gates=$1 node=$2 login=$3 file=$4 words=() code=0 answer
-  read -ra words <<<"$5"
-  answer=$(asks "$node" "drill_$login" lose "$file" "${words[@]}") || code=$?
-  expect "$gates" "$file ${5}, broken off" 2 "$code"
-  expect "$gates" "$file ${5}, lost" "$6" "$answer"
-  answer=$(asks "$node" "drill_$login" ask "$file" "${words[@]}")
-  expect "$gates" "$file ${5}, repeated" "$7" "$answer"
-  printf '%s|%s|%s|%s|%s\n' "$gates" "$login" "$file" "$5" "$8" >>"$fixture_folder/commands"
-}
-
-# torn GATES NODE LOGIN FILE "name=value …" FIRST: all its work is done, but not committed, when the
-# connection breaks: every row is as before.
-torn() {
-  local gates=$1 node=$2 login=$3 file=$4 words=() code=0 answer before
-  read -ra words <<<"$5"
-  before=$(digest "$node")
-  answer=$(asks "$node" "drill_$login" tear "$file" "${words[@]}") || code=$?
-  expect "$gates" "$file ${5}, torn" "2 $6" "$code $answer"
-  expect "$gates" "rows after a torn $file ${5}" "$before" "$(digest "$node")"
-}
-
-# refused GATES NODE LOGIN FILE "name=value …" ANSWER: it says so and leaves every row as it was.
-refused() {
-  local gates=$1 node=$2 login=$3 file=$4 words=() before
-  read -ra words <<<"$5"
-  before=$(digest "$node")
-  expect "$gates" "$file ${5} by $login" "$6" "$(asks "$node" "drill_$login" ask "$file" "${words[@]}")"
-  expect "$gates" "rows after $file ${5} by $login" "$before" "$(digest "$node")"
-}
-
-digest() {
-  dba_asks "$1" digest "tables=${2:-.}" "stories=${3:-}"
-}
-
-# meets GATES NODE LOGIN FILE "name=value …" FIRST SECOND: one holds its work uncommitted while the
-# other asks the same.
-meets() {
-  local gates=$1 node=$2 login=$3 file=$4 words=() other=none first
-  read -ra words <<<"$5"
-  words+=("meet=$fixture_folder/meet")
-  rm -f "$fixture_folder"/meet.*
-  asks "$node" "drill_$login" meet "$file" "${words[@]}" >"$fixture_folder/first" &
-  if until_true 10 "the first of two works" [ -e "$fixture_folder/meet.held" ]; then
-    other=$(asks "$node" "drill_$login" ask "$file" "${words[@]}")
-  fi
-  touch "$fixture_folder/meet.done"
-  wait $! || true
-  first=$(cat "$fixture_folder/first")
-  expect "$gates" "$file ${5}, two at once" "$6, $7" "$first, $other"
 }
 
 # --- a schedule's claim
@@ -136,6 +46,7 @@ meets() {
 # claimed NODE GATE OWNER: what is due, by a lost answer and the same again; kept for `decision`.
 claimed() {
   local code=0 first
+  rows_now=''
   first=$(asks "$1" drill_scheduler lose claim "owner=$3") || code=$?
   expect "$2" "claim, broken off" 2 "$code"
   asks "$1" drill_scheduler ask claim "owner=$3" >"$fixture_folder/claim"
@@ -200,23 +111,24 @@ fixture_keep() {
   local gate tables stories
   while read -r gate tables stories; do
     digest "$1" "$tables" "$stories" >"$fixture_folder/$gate" </dev/null
-  done <<<"$fixture_survivors"
+  done < <(printf '%s\n' "${fixture_survivors[@]}")
 }
 
 fixture_takeover() {
   local node=$1 gate=schedulerOccurrenceAdmittedExactlyOnce
-  local words=${abandoned#*due=} late=schedulerClaimTakenOverAfterExpiry found
+  rows_now=''
+  local times=${abandoned#*due=} late=schedulerClaimTakenOverAfterExpiry found
   if [ "$(sql "$node" "$dba" -c "select ql.now_ms() < $claim_expires - 500")" = t ]; then
-    refused $late "$node" scheduler heir "next=${words##*next=}" "nothing is due"
+    refused $late "$node" scheduler heir "next=${times##*next=}" "nothing is due"
   fi
   # a real control process may be quicker than we are; either is an heir
-  until_true 60 "the claim is taken over" inherited "$node" "next=${words##*next=}" ||
+  until_true 60 "the claim is taken over" inherited "$node" "next=${times##*next=}" ||
     wrong "$late $gate" "nobody took the claim over"
   until_true 20 "its run has its attempt" occurrence_admitted "$node" || true
-  found=$(dba_asks "$node" occurrence "expires=$claim_expires" "due=${words%% *}") || true
+  found=$(dba_asks "$node" occurrence "expires=$claim_expires" "due=${times%% *}") || true
   [[ $found = *"too early 0,"* ]] || wrong $late "taken over before its time: $found"
-  expect $gate "the occurrence" "runs 1, too early 0, of another time 0, marks 1, steps 1, attempts 1, \
-workflow.admitted step.created workflow.task_attempt_admitted" "$found"
+  expect $gate "the occurrence" "runs 1, too early 0, of another time 0, marks 1, steps 1, \
+attempts 1, workflow.admitted step.created workflow.task_attempt_admitted" "$found"
   # who was away comes back with what it had claimed
   refused $gate "$node" scheduler commit "$abandoned" contended
   told $late "nothing before the claim's end by the database's clock; admitted after it"
@@ -230,7 +142,8 @@ inherited() {
 }
 
 occurrence_run() {
-  sql "$1" drill_reader -c "select min(run_id) from ql.run_state where package_key = 'drill' and trigger_key = 'abandoned'"
+  sql "$1" drill_reader -c "select min(r.run_id) from ql.run_state as r
+    where r.package_key = 'drill' and r.trigger_key = 'abandoned'"
 }
 
 occurrence_admitted() {
@@ -240,18 +153,19 @@ occurrence_admitted() {
 }
 
 fixture_replay() {
-  local node=$1 gates login file words later before answer list one
+  local node=$1 gates login file words later list
+  rows_now=''
   survived "$node"
-  before=$(digest "$node")
+  look "$node"
   while IFS='|' read -r gates login file words later; do
     [ "$later" != - ] || continue
     read -ra list <<<"$words"
-    answer=$(asks "$node" "drill_$login" ask "$file" "${list[@]}" </dev/null)
-    expect "$gates" "$file $words, after the promotion" "$later" "$answer"
+    expect "$gates" "$file $words, after the promotion" "$later" \
+      "$(asks "$node" "drill_$login" ask "$file" "${list[@]}" </dev/null)"
   done <"$fixture_folder/commands"
   meets taskAttemptExactReplay "$node" scheduler admit "run_id=$(occurrence_run "$node")" \
     "settled 0" "contended 0"
-  expect replayAddsNothing "all rows after all commands" "$before" "$(digest "$node")"
+  unmoved replayAddsNothing "$node" "all commands"
   told workflowAdmissionExactReplay "existing, and another input is a conflict"
   told workflowFrontierExactReplay "settled, and nothing moved"
   told taskAttemptExactReplay "settled; of two at once one is contended"
@@ -266,10 +180,10 @@ fixture_replay() {
 survived() {
   local gate tables stories
   while read -r gate tables stories; do
-    expect "$gate" "rows before and after the promotion" "$(cat "$fixture_folder/$gate")" \
+    expect "${gate}SurvivesPromotion" "rows before and after" "$(cat "$fixture_folder/$gate")" \
       "$(digest "$1" "$tables" "$stories" </dev/null)"
-    told "$gate" "every column of every row is as it was"
-  done <<<"$fixture_survivors"
+    told "${gate}SurvivesPromotion" "every column of every row is as it was"
+  done < <(printf '%s\n' "${fixture_survivors[@]}")
 }
 
 fixture_counts() {
@@ -283,8 +197,9 @@ fixture_counts() {
 }
 
 fixture_late() {
-  local old=$1 node=$2 gate=oldPrimaryLateWritersRefused login file words before mine
-  before=$(digest "$node")
+  local old=$1 node=$2 gate=oldPrimaryLateWritersRefused login file words mine
+  rows_now=''
+  look "$node"
   while read -r login file words; do
     read -ra mine <<<"$words"
     expect $gate "$file $words at $old" 25006 \
@@ -298,7 +213,24 @@ worker register worker=drill-late
 worker report run=dark
 operator drain worker=drill-worker
 LATE
-  expect $gate "rows on $node after late writers at $old" "$before" "$(digest "$node")"
+  unmoved $gate "$node" "late writers at $old"
   story_of_old_fences $gate "$node"
   told $gate "25006 at $old; with an old fence, token or claim QL410 and contended at $node"
+}
+
+# While the standby does not apply, COMMIT on the primary is not acknowledged: the client gives up.
+fixture_waits() {  # PRIMARY STANDBY GATE
+  local node=$1 standby=$2 gate=$3 code=0
+  sql "$standby" "$dba" -c "select pg_wal_replay_pause()" >/dev/null
+  until_true 10 "the replay on $standby is paused" is_paused "$standby" || true
+  shown "psql $standby -c 'select pg_wal_replay_pause()'; timeout 1.5 psql $node -c 'insert …'"
+  sql_s=1.5 sql "$node" "$dba" -c "insert into drill.waited default values" 2>/dev/null || code=$?
+  sql "$standby" "$dba" -c "select pg_wal_replay_resume()" >/dev/null
+  expect "$gate" "a COMMIT on $node while $standby does not apply" "124 (given up)" \
+    "$code ($([ $code = 124 ] && echo given up || echo acknowledged))"
+  told "$gate" "COMMIT waits for $standby, and goes on as soon as it applies"
+}
+
+is_paused() {
+  [ "$(sql "$1" "$dba" -c "select pg_get_wal_replay_pause_state()")" = paused ]
 }

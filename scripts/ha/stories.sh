@@ -218,8 +218,8 @@ story_of_rights() {
 
 # Someone else's fence or token for work that runs now; and what was held before the promotion.
 story_of_old_fences() {
-  local gate=$1 node=$2 one="run=abandoned run_id=$(occurrence_run "$2")" file answer
-  local words
+  local gate=$1 node=$2 one file answer words
+  one="run=abandoned run_id=$(occurrence_run "$node")"
   read -ra words <<<"$one"
   for file in lease:"main 1 fence 1" begin:applied running:applied; do
     answer=$(asks "$node" drill_worker ask "${file%%:*}" "${words[@]}")
