@@ -238,9 +238,9 @@ phase_promote() {
   [ "$(timeline_of beta)" = 2 ] || die "beta is on timeline $(timeline_of beta)"
   judge unacknowledgedPartitionedCommitAbsentAfterPromotion "the partitioned row is not on beta" \
     marked beta partitioned 0
-  judge uncommittedWriteRolledBack "the open transaction's row is not on beta" \
-    marked beta uncommitted 0
-  if [ -z "$only" ]; then
+  if ran doubt; then
+    judge uncommittedWriteRolledBack "the open transaction's row is not on beta" \
+      marked beta uncommitted 0
     judge ambiguousCommitRequiresDurableInspection "the commit in doubt stands on beta" \
       marked beta "in doubt" 1
   fi
@@ -297,6 +297,7 @@ fresh_ready() {
 }
 
 phase_takeover() {
+  fixture_waits beta alpha synchronousReplicationRestoredBeforeEndpointSwitch
   fixture_takeover beta
   event claimTakenOver
 }

@@ -17,6 +17,7 @@
 #   die WORDS…                       the drill cannot go on: ends 1, the report says passed: false
 #   shown WORDS…                     print a command as `  $ …`, scratch and program paths cut off
 #   step CMD…                        shown, then run
+#   ran PHASE                        whether that phase was run (not, maybe, with --only)
 #   gate NAME true|false WORDS       judge; one line. Once false stays false
 #   judge NAME WORDS CMD…            gate by the exit code of CMD (its output is dropped)
 #   verdict CMD…                     prints true or false by the exit code of CMD
@@ -34,11 +35,12 @@
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 source "$here/../lib.sh"
+source "$here/options.sh"
 source "$here/report.sh"
 export LC_ALL=C.UTF-8
 unset "${!PG@}"  # a stranger's PGHOST or PGOPTIONS
 
-keep='' report='' only='' bindir='' sabotage='' rounds='' scratch='' phase_now=''
+keep='' report='' only='' bindir='' sabotage='' rounds='' scratch='' phase_now='' phases_done=''
 declare -A gate_seen=() gate_words=() gate_known=() child=() needs=()
 declare -a gate_names=() timeline=() figures=() ports_given=() sabotages=() limitations=()
 began_us=${EPOCHREALTIME/[.,]/}
@@ -160,6 +162,7 @@ drill_main() {
   read_gates
   read_options "$@"
   umask 077
+  exec {out}>&1 {err}>&2
   trap 'at_end $?' EXIT
   set -E
   trap 'say "  failed: ${BASH_SOURCE[0]##*/} line $LINENO: ${BASH_COMMAND%%$'"'\\n'"'*}" >&2' ERR
@@ -171,66 +174,7 @@ drill_main() {
   run_phases
 }
 
-read_gates() {
-  local name group words
-  while IFS=$'\t' read -r name group words; do
-    case $name in
-      '# limitation: '*) limitations+=("${name#*: }") ;;
-      '' | '#'*) ;;
-      *) gate_names+=("$name") gate_known[$name]="$group: $words" ;;
-    esac
-  done <"$gates_file"
-}
-
-read_options() {
-  while [ $# -gt 0 ]; do
-    case $1 in
-      --keep) keep=1 ;;
-      --list) list_all; exit 0 ;;
-      --help | -h) drill_usage; exit 0 ;;
-      --report | --only | --bindir | --sabotage | --rounds | --runs)
-        [ -n "${2:-}" ] || refuse "$1 needs a word"
-        case $1 in
-          --report) report=$(realpath -m -- "$2") ;;
-          --only) only=$2 ;;
-          --bindir) bindir=$(realpath -m -- "$2") ;;
-          --sabotage) sabotage=$2 ;;
-          *) [[ $2 =~ ^[1-9][0-9]{0,3}$ ]] || refuse "$1 is a number from 1 on"; rounds=$2 ;;
-        esac
-        shift ;;
-      *) refuse "what is '$1'?" ;;
-    esac
-    shift
-  done
-  [ -z "$only" ] || [ -z "$sabotage" ] || refuse "one of --only and --sabotage, not both"
-  [ -z "$only" ] || listed "$only" "${phases[@]}" || refuse "no phase is called '$only': --list"
-  [ -z "$sabotage" ] || listed "$sabotage" "${sabotages[@]}" ||
-    refuse "no sabotage is called '$sabotage': --list"
-  [ -z "$report" ] || [ -w "${report%/*}/" ] || refuse "cannot write into ${report%/*}"
-}
-
-listed() {
-  local one
-  for one in "${@:2}"; do [ "${one%%$'\t'*}" = "$1" ] && return; done
-  return 1
-}
-
-list_all() {
-  local one number=0 name gates words
-  say "Phases"
-  for one in "${phases[@]}"; do
-    printf '  %2d %-10s %s\n' $((number += 1)) "${one%%$'\t'*}" "${one#*$'\t'}"
-  done
-  printf '\nGates\n'
-  for one in "${gate_names[@]}"; do printf '  %s\n      %s\n' "$one" "${gate_known[$one]}"; done
-  [ ${#sabotages[@]} = 0 ] || printf '\nSabotage\n'
-  for one in "${sabotages[@]}"; do
-    IFS=$'\t' read -r name gates words <<<"$one"
-    printf '  %s\n      %s\n      false then: %s\n' "$name" "$words" "$gates"
-  done
-}
-
-# A short folder that the servers' user may walk into, and nobody may look around in.
+# A folder that the servers' user may walk into, and nobody may look around in.
 make_scratch() {
   local base
   for base in "${TMPDIR:-/tmp}" /tmp /var/tmp; do
@@ -256,10 +200,13 @@ run_phases() {
     event "phase" "$name"
     if [ -n "$sabotage" ]; then sabotage_before "$name"; fi
     "phase_$name"
+    phases_done+=" $name "
   done
   phase_now=''
   whole=1
 }
+
+ran() { [[ $phases_done = *" $1 "* ]]; }
 
 # Whatever happened: judge, publish, stop all that was started, leave nothing behind.
 at_end() {
@@ -267,6 +214,7 @@ at_end() {
   trap '' INT TERM HUP
   trap - EXIT
   set +e
+  exec >&"$out" 2>&"$err"  # a signal may have come where words were dropped
   verdict_of_all "$status" || passed=false
   [ -z "$report" ] || publish "$passed" || passed=false
   if declare -F drill_tidy >/dev/null; then drill_tidy; fi
@@ -277,19 +225,19 @@ at_end() {
 }
 
 verdict_of_all() {
-  local name right=0 wrong=() missing=() REPLY
+  local name right=0 asked=${#gate_names[@]} wrong=() missing=() REPLY
   for name in "${gate_names[@]}"; do
     case ${gate_seen[$name]:-} in
       true) right=$((right + 1)) ;;
       false) wrong+=("$name") ;;
-      *) [ -n "$only" ] || missing+=("$name") ;;
+      *) if [ -n "$only" ]; then asked=$((asked - 1)); else missing+=("$name"); fi ;;
     esac
   done
   now_ms
   [ -n "${whole:-}" ] || say "the drill did not come to its end (exit $1, phase ${phase_now:-none})"
   [ ${#wrong[@]} = 0 ] || say "false: ${wrong[*]}"
   [ ${#missing[@]} = 0 ] || say "not reached: ${missing[*]}"
-  say "$right of ${#gate_names[@]} gates true in $((REPLY / 1000)).$((REPLY / 100 % 10)) s"
+  say "$right of $asked gates true in $((REPLY / 1000)).$((REPLY / 100 % 10)) s"
   [ -n "${whole:-}" ] && [ ${#wrong[@]} = 0 ] && [ ${#missing[@]} = 0 ]
 }
 
