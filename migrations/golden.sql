@@ -5756,7 +5756,7 @@ CREATE VIEW ql.retry_longest AS
  SELECT s.run_id,
     s.step_key,
     s.due_at_ms,
-    (t.max_backoff_ms + (t.max_backoff_ms / 8)) AS longest_ms
+    ((t.max_backoff_ms + (t.max_backoff_ms / 8)) + (5 * 1023)) AS longest_ms
    FROM (ql.step_run s
      JOIN ql.task_revision t ON ((t.task_id = s.task_id)))
   WHERE (s.status = 'retry_wait'::text);
@@ -5888,6 +5888,7 @@ CREATE VIEW ql.live_attempt AS
     a.version,
     a.epoch,
     a.deadline_at_ms,
+    a.jitter,
     l.status AS lease_status,
     l.version AS lease_version,
     l.fence,
@@ -7158,8 +7159,8 @@ CREATE VIEW ql.recovery_end AS
             WHEN ((cancel_reason IS NOT NULL) OR (started_count >= 64)) THEN NULL::bigint
             WHEN (follow = 'retry'::text) THEN (attested_at_ms + delay_ms)
             WHEN ((follow = 'fail'::text) OR (started_count >= retry_attempts)) THEN NULL::bigint
-            WHEN ((attempt_end = 'timed_out'::text) AND (retry_timed_out = 1)) THEN (attested_at_ms + delay_ms)
-            WHEN ((attempt_end = 'lost'::text) AND (on_lost = 'retry'::text)) THEN (attested_at_ms + delay_ms)
+            WHEN ((attempt_end = 'timed_out'::text) AND (retry_timed_out = 1)) THEN ((attested_at_ms + delay_ms) + (5 * jitter))
+            WHEN ((attempt_end = 'lost'::text) AND (on_lost = 'retry'::text)) THEN ((attested_at_ms + delay_ms) + (5 * jitter))
             ELSE NULL::bigint
         END AS retry_at_ms
    FROM ( SELECT v.run_id,
@@ -7176,6 +7177,7 @@ CREATE VIEW ql.recovery_end AS
             v.retry_timed_out,
             v.on_lost,
             v.delay_ms,
+            v.jitter,
             n.follow,
             n.attested_at_ms,
                 CASE

@@ -1801,6 +1801,7 @@ select
   a.version,
   a.epoch,
   a.deadline_at_ms,
+  a.jitter,
   l.status as lease_status,
   l.version as lease_version,
   l.fence,
@@ -2033,8 +2034,10 @@ select
     when x.cancel_reason is not null or x.started_count >= 64 then null
     when x.follow = 'retry' then x.attested_at_ms + x.delay_ms
     when x.follow = 'fail' or x.started_count >= x.retry_attempts then null
-    when x.attempt_end = 'timed_out' and x.retry_timed_out = 1 then x.attested_at_ms + x.delay_ms
-    when x.attempt_end = 'lost' and x.on_lost = 'retry' then x.attested_at_ms + x.delay_ms
+    when x.attempt_end = 'timed_out' and x.retry_timed_out = 1
+      then x.attested_at_ms + x.delay_ms + 5 * x.jitter
+    when x.attempt_end = 'lost' and x.on_lost = 'retry'
+      then x.attested_at_ms + x.delay_ms + 5 * x.jitter
   end as retry_at_ms
 from (
   select
@@ -2052,6 +2055,7 @@ from (
     v.retry_timed_out,
     v.on_lost,
     v.delay_ms,
+    v.jitter,
     n.follow,
     n.attested_at_ms,
     case
@@ -2125,7 +2129,7 @@ select
   s.run_id,
   s.step_key,
   s.due_at_ms,
-  t.max_backoff_ms + t.max_backoff_ms / 8 as longest_ms
+  t.max_backoff_ms + t.max_backoff_ms / 8 + 5 * 1023 as longest_ms
 from step_run as s
 join task_revision as t on t.task_id = s.task_id
 where s.status = 'retry_wait';

@@ -78,9 +78,7 @@ class IngressMetrics:
         )  # fmt: skip
         self.registry.register(_Collected(self._pool_families))
         if registry is None:
-            self._ready = Gauge(
-                "qinglong_sql_ready", "1 when /readyz is 200.", registry=self.registry
-            )
+            self._ready = Gauge(f"{PREFIX}_ready", "1 when /readyz is 200.", registry=self.registry)
             ProcessCollector(registry=self.registry)
         for route in (*ROUTES, DOCUMENT, NO_ROUTE):  # a rate does not see what begins at 1
             self._seconds.labels(route)

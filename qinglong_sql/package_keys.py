@@ -143,7 +143,8 @@ RETRY = Thing(
             "backoff: 10s", SPAN, f"`{write_duration(limits.BACKOFF_MS)}`",
             _most(limits.BACKOFF_MAX_MS)),
         Key("max_backoff", "duration",
-            "The longest wait, before the jitter: every wait is up to an eighth longer.",
+            "The longest wait, before the jitter: every wait is up to an eighth longer, and up to "
+            "5s more when the worker was lost, so that what it left comes back apart.",
             "max_backoff: 5m", SPAN,
             f"`{write_duration(limits.MAX_BACKOFF_MS)}`, or `backoff` when that is longer",
             f"`backoff` to {write_duration(limits.BACKOFF_MAX_MS)}"),

@@ -179,6 +179,9 @@ def recoveries() -> Iterator[State]:
         yield single(0, status, declared, policy=HOLD)
         yield single(0, status, again, policy=HOLD)
         yield single(0, status, never, policy=TRY)
+    for said in (fenced, attested, declared, again):
+        yield single(0, "running", said, policy=TRY, jitter=1_023)
+    yield single(0, "running", fenced, deadline=AT, policy=TRY, jitter=1_023)
     yield single(0, "running", again, policy=TRY, before=62)
     yield single(0, "running", again, policy=TRY, before=63)
 
@@ -196,6 +199,11 @@ def clocks() -> Iterator[State]:
 def retries() -> Iterator[State]:
     yield flow("a retry_wait, b retry_wait, c lost")
     yield flow("a retry_wait", reason="user")
+
+
+def waits() -> Iterator[State]:
+    yield flow("a retry_wait, b running, c retry_wait")
+    yield build(0, (SHAPES["retry_wait"],), Graph((Node("main", (), TRY),)), salt=SALT)
 
 
 def intents() -> Iterator[State]:
@@ -229,6 +237,7 @@ WORDS = {
     "recovery_due": clocks,
     "recovery_effect": recoveries,
     "retry_effect": retries,
+    "retry_longest": waits,
     "intent_effect": intents,
     "cancellation_blocked": blocks,
     "cancellation_effect": cancellations,

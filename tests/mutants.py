@@ -136,6 +136,23 @@ CASES = (
         "one retry too many after a loss", "recovery", "recovery_effect",
         "x.started_count >= x.retry_attempts", "x.started_count > x.retry_attempts",
     ),
+    *(
+        Mutant(
+            f"{what} at once comes back at once", "recovery", "recovery_effect",
+            "x.attested_at_ms + x.delay_ms + 5 * x.jitter", "x.attested_at_ms + x.delay_ms",
+            count=2, place=place,
+        )
+        for place, what in enumerate(("what timed out", "what was lost"))
+    ),
+    Mutant(
+        "what an operator wants again is put off", "recovery", "recovery_effect",
+        "x.follow = 'retry' then x.attested_at_ms + x.delay_ms",
+        "x.follow = 'retry' then x.attested_at_ms + x.delay_ms + 5 * x.jitter",
+    ),
+    Mutant(
+        "the wait after a loss is taken for one of a clock ahead", "recovery", "retry_longest",
+        " + 5 * 1023 as", " as",
+    ),
     Mutant(
         "an operator may retry for ever", "recovery", "recovery_effect",
         "x.started_count >= 64", "x.started_count >= 65",
@@ -151,6 +168,10 @@ CASES = (
     Mutant(
         "the jitter is too large", "state", "completion_effect", "a.jitter / 8192",
         "a.jitter / 4096",
+    ),
+    Mutant(
+        "what a worker reported is put off as well", "completion", "completion_effect",
+        "    v.delay_ms,\n", "    v.delay_ms + 5 * v.jitter as delay_ms,\n",
     ),
     Mutant(
         "a held claim is cancelled", "cancellation", "cancellation_effect",

@@ -19,6 +19,7 @@ from tests.oracle_ends import (
     numbered,
     recovery,
     recovery_due,
+    retry_longest,
     run_move,
     step_move,
 )
@@ -298,4 +299,6 @@ WORDS = {
     "cancellation_effect": cancellation,
 }
 
-__all__ = ["WORDS", "agenda", "cancellation_blocked", "recovery_due", "violations"]
+__all__ = [
+    "WORDS", "agenda", "cancellation_blocked", "recovery_due", "retry_longest", "violations",
+]  # fmt: skip

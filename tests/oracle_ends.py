@@ -21,6 +21,8 @@ from tests.state import (
 
 MAX_STARTED = 64  # DESIGN §12
 MAX_CLAIM_RETURNS = 64
+JITTERS = 1024
+SPREAD_MS = 5  # a point of jitter: what was lost at once does not come back at once
 
 Move = tuple[str, str, str | None, str, int, str | None, str, int | None, str | None]
 Effect = tuple[str, int, str, str, str | None, str, int, str | None, str, int | None, str | None]
@@ -135,7 +137,16 @@ def delay_ms(policy: Policy, step: Step, attempt: Attempt) -> int:
 
 def longest_wait_ms(policy: Policy) -> int:
     """No back-off is longer; one that is was begun by a clock that was ahead, and is over."""
-    return policy.max_backoff_ms + policy.max_backoff_ms // 8
+    return policy.max_backoff_ms + policy.max_backoff_ms // 8 + (JITTERS - 1) * SPREAD_MS
+
+
+def retry_longest(state: State) -> list[tuple[str, str, int | None, int]]:
+    """(run_id, step_key, due_at_ms, longest_ms) of each step that waits to be tried again."""
+    return [
+        (state.run_id, one.key, one.due_at_ms, longest_wait_ms(policy_of(state, one.key)))
+        for one in state.steps
+        if one.status == "retry_wait"
+    ]
 
 
 def recovery_due(state: State) -> list[tuple[str, str, str, int]]:
@@ -198,7 +209,8 @@ def _lost(state: State, attempt: Attempt, evidence: Attestation) -> Iterator[Mov
         if step.status == "running":
             yield step_move(step, "lost", code, by=by)
     elif _again(policy, started_count(step, attempt), evidence, end):
-        due = at + delay_ms(policy, step, attempt)
+        apart = 0 if evidence.follow == "retry" else attempt.jitter * SPREAD_MS
+        due = at + delay_ms(policy, step, attempt) + apart
         yield step_move(step, "retry_wait", code, due=due, by=by)
     elif late:
         yield step_move(step, "timed_out", code, by=by)

@@ -82,9 +82,10 @@ class Site:
         self.workers.append(worker)
         return worker
 
-    def process(self, lease_ms: int = 30_000) -> subprocess.Popen[bytes]:
-        """A process of its own with a worker and the loop."""
-        argv = [sys.executable, "-c", WORKER_PROGRAM, self.dsn, str(self.state), str(lease_ms)]
+    def process(self, lease_ms: int = 30_000, first: str = "") -> subprocess.Popen[bytes]:
+        """A process of its own with a worker and the loop; `first` is Python to run before."""
+        program = first + WORKER_PROGRAM
+        argv = [sys.executable, "-c", program, self.dsn, str(self.state), str(lease_ms)]
         home = str(Path(__file__).parent.parent)
         one = subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": home})
         self.processes.append(one)
@@ -111,11 +112,18 @@ class Site:
         drive(options.pop("store", self.store), worker, enough, **options)
 
     def finish(self, run_id: str, worker: Worker | None = None, **options: Any) -> Row:
-        """Drive a run to its end and the worker to rest; returns the run."""
+        """Drive a run to its end and the worker to rest; returns the run.
+
+        A run that has ended may have left a folder: the worker takes over before it is asked.
+        """
         worker = worker or self.worker()
-        self.drive(
-            worker, lambda: self.run(run_id)["status"] != "running" and not worker.held, **options
-        )
+        worker.own()
+
+        def rests() -> bool:
+            ended = self.run(run_id)["status"] != "running"
+            return ended and not worker.held and worker.due_at_ms() is None
+
+        self.drive(worker, rests, **options)
         return self.run(run_id)
 
     def run(self, run_id: str) -> Row:

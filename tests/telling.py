@@ -5,7 +5,7 @@ from typing import Any
 
 from tests import oracle
 from tests.facts import Connection, in_order, read
-from tests.state import LIVE, Node, State, lease_of, on_its_epoch
+from tests.state import LIVE, Node, State, lease_of, on_its_epoch, policy_of
 
 EFFECT_COLUMNS = (
     "run_id, ordinal, entity, entity_id, from_status, to_status, expected_version, result_code,"
@@ -13,6 +13,7 @@ EFFECT_COLUMNS = (
 )
 OTHERS = {
     "recovery_due": ("run_id, attempt_id, evidence, due_at_ms", oracle.recovery_due),
+    "retry_longest": ("run_id, step_key, due_at_ms, longest_ms", oracle.retry_longest),
     "cancellation_blocked": ("run_id, step_key, attempt_id", oracle.cancellation_blocked),
 }
 VIEWS = (*oracle.WORDS, *OTHERS)
@@ -118,6 +119,8 @@ def _step(state: State, key: str) -> Iterator[str]:
             held += ", not self-fencing"
         late = f" deadline {one.deadline_at_ms}" if one.deadline_at_ms is not None else ""
         stale = one.status in LIVE and not on_its_epoch(step, one)
+        again = one.jitter and one.status in LIVE and policy_of(state, key).backoff_ms
+        late += f" jitter {one.jitter}" if again else ""
         yield f"· #{one.number} {one.status}{' (of an old epoch)' if stale else ''}{late}{held}"
         yield from (f"· {said}" for said in _said(state, one.number))
 
@@ -149,6 +152,8 @@ def _row(row: tuple[Any, ...]) -> str:
     name = "" if name == row[0] else f" {name}"
     if len(row) == 3:  # blocked
         return f"blocked:{name} {str(row[2] or '').replace(f'{row[0]}-', '#')}".rstrip()
+    if len(row) == 4 and isinstance(row[2], int):  # the longest wait
+        return f"{name} due {row[2]} waits {row[3]} at the most".strip()
     if len(row) == 4:  # due
         return f"{name} {row[2]} at {row[3]}".strip()
     code = f" ({row[7]})" if row[7] else ""

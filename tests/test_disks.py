@@ -186,12 +186,16 @@ def test_a_log_says_where_a_full_disk_cut_a_hole_in_it(tmp_path: Path, sqlite_ds
             assert tail.found()
             told[key], said[key] = b"".join(tail.blocks()).decode(), tail.missing()
             tail.close()
-    whole = len("BEGIN\n" + "\n".join(map(str, range(1, 100_001))) + "\n")
+    flooded = "BEGIN\n" + "\n".join(map(str, range(1, 100_001))) + "\n"
+    whole = len(flooded)
     note = r"\n?\[(\d+) bytes are not kept: the disk was full\]\n"
     kept, count, rest = re.split(note, told["gap"])
-    assert kept.startswith("BEGIN\n1\n2\n") and rest == "AFTER"
+    # a launcher that got no turn for half a second keeps the flood's last lines as well
+    late = rest.removesuffix("AFTER")
+    assert kept.startswith("BEGIN\n1\n2\n") and rest.endswith("AFTER") and flooded.endswith(late)
     assert said["gap"] == lacks(int(count))
-    assert len(kept) + int(count) in (whole, whole + 1), "the end of a line may be the note's"
+    held = len(kept) + int(count) + len(late)
+    assert held in (whole, whole + 1), "the end of a line may be the note's"
     assert said["ends"] == lacks(whole - len(told["ends"]))
 
 

@@ -72,7 +72,7 @@ def test_an_ingress_boots_serves_and_stops_in_order(
             with door_of(process, authority) as client:
                 assert client.ask("heartbeat", session_id="s")[0] == 404
             status, text = process.get("/metrics")
-            assert status == 200 and "qinglong_sql_ready 1.0" in text
+            assert status == 200 and "qinglong_sql_ingress_ready 1.0" in text
             wanted = 'qinglong_sql_ingress_requests_total{route="heartbeat",status="404"} 1.0'
             assert wanted in text
             assert process.stop() == 0

@@ -18,6 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from qinglong_sql.clock_watch import wall_ms
+from qinglong_sql.ingress_metrics import IngressMetrics
 from qinglong_sql.metrics import AGENDA, MOST_DUE, OUTCOMES, PREFIX, Metrics
 from qinglong_sql.schedule import run_schedule
 from qinglong_sql.scheduler import Cycle, StageFailed, Turn, cancellation_cycle, scheduler_cycle
@@ -80,10 +81,17 @@ def whole() -> Metrics:
     return metrics
 
 
+def door() -> IngressMetrics:
+    """The same of an ingress that stands alone."""
+    metrics = IngressMetrics()
+    metrics.pool(POOL)
+    return metrics
+
+
 def promised() -> str:
     """A line a family: its type, its name, and its labels with all their values."""
-    lines = []
-    for family in whole().registry.collect():
+    lines = set()
+    for family in (*whole().registry.collect(), *door().registry.collect()):
         labels: dict[str, set[str]] = {}
         for sample in family.samples:
             for key, value in sample.labels.items():
@@ -91,8 +99,13 @@ def promised() -> str:
         labels.pop("le", None)
         told = "; ".join(f"{key}: {' '.join(sorted(labels[key]))}" for key in sorted(labels))
         name = family.name + ("_total" if family.type == "counter" else "")
-        lines.append(f"{family.type:<9} {name}{f' {{{told}}}' if told else ''}")
+        lines.add(f"{family.type:<9} {name}{f' {{{told}}}' if told else ''}")
     return "\n".join(sorted(lines, key=lambda line: line.split()[1])) + "\n"
+
+
+def own(text: str) -> str:
+    """Without what prometheus_client tells of any process."""
+    return "".join(line for line in text.splitlines(True) if f"{PREFIX}_ingress" in line)
 
 
 def test_names_and_labels_are_as_promised() -> None:
@@ -420,6 +433,6 @@ def test_every_metric_of_the_alerts_is_one_of_ours() -> None:
 
 if __name__ == "__main__":
     if "--text" in sys.argv:
-        print(whole().text().decode(), end="")
+        print(whole().text().decode() + own(door().text(None).decode()), end="")
     else:
         GOLDEN.write_text(promised(), encoding="utf-8")

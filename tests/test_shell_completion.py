@@ -1,6 +1,5 @@
 """What a shell completes: commands, and what the database knows; silent, and without files."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -121,7 +120,7 @@ def test_a_script_for_each_shell(tmp_path: Path, shell: str) -> None:
 
 def test_bash_completes_a_run(facts: Facts) -> None:
     words = f"qinglong-sql show {facts.runs['held'][:8]}"
-    env = {**os.environ, COMPLETING: "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "2"}
+    env = {COMPLETING: "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "2"}
     done = facts.shell.process(env=env)
     assert done.stdout == f"plain,{facts.runs['held']}\n" and not done.stderr
 

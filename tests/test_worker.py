@@ -17,7 +17,7 @@ from qinglong_sql.store import Store
 from qinglong_sql.worker import Worker
 from qinglong_sql.workplace import End, Gone, end_of, environment, read_output
 from tests.engines import Engine
-from tests.site import Site, alive, kill_all_of, opened, processes_of, wait
+from tests.site import PATIENCE_S, Site, alive, kill_all_of, opened, processes_of, wait
 from tests.wrapped import Wrapped
 
 ONCE = 'extract: {run: "echo $QL_ATTEMPT >> witness; echo $$ > pid; exec sleep 60"}'
@@ -638,3 +638,13 @@ def test_a_worker_killed_again_and_again_runs_every_step_once(site: Site) -> Non
     assert run["status"] == "succeeded", site.told()
     assert sorted(site.lines("witness"), key=int) == [str(n) for n in range(18)]
     assert site.store.read("violation") == []
+
+
+def test_what_a_worker_leaves_after_its_last_report_goes_with_the_next_one(site: Site) -> None:
+    site.publish("one: {run: 'exit 0'}")
+    run_id = site.start()
+    dying = "import os, qinglong_sql.leftover as it; it.remove = lambda folder: os._exit(9)\n"
+    assert site.process(first=dying).wait(PATIENCE_S) == 9
+    assert site.run(run_id)["status"] == "succeeded" and len(site.folders()) == 1
+    site.finish(run_id)
+    assert site.folders() == []

@@ -1,22 +1,23 @@
 """Many leases that are lost at one moment: how what was lost comes back (DESIGN §5, §7).
 
-Back-offs end apart, for each attempt has a jitter of its own, and a cycle takes a bounded number of
-runs. What is lost before the start barrier has no back-off: nothing of it was begun, and workers
-take of it what they have slots for.
+Back-offs end apart, for each attempt has a jitter of its own, and what a lost worker left waits up
+to five seconds more by it, however short the back-off; a cycle takes a bounded number of runs. What
+is lost before the start barrier has no back-off: nothing of it was begun, and workers take of it
+what they have slots for.
 """
 
 from collections import Counter
 from itertools import pairwise
 
-from qinglong_sql.limits import PAGE_SIZE, PAGES
+from qinglong_sql.limits import BACKOFF_MS, PAGE_SIZE, PAGES
 from qinglong_sql.scheduler import Turn, scheduler_cycle
 from tests import acting
 from tests.acting import GRACE_MS, LEASE_MS, Held, Store
 from tests.stores import FakeClock
 
 WIDE = 128
-BACKOFF_MS = 60_000
-SPREAD_MS = BACKOFF_MS // 8  # of the jitter, at the most
+SPREAD_MS = 5 * 1_023 + BACKOFF_MS * 1_023 // 8_192  # of the jitter, at the most
+FIFTH = WIDE * 2 // 5  # of two wide runs
 
 
 def lost(
@@ -43,23 +44,47 @@ def leased(store: Store, names: list[str]) -> list[acting.Row]:
     return acting.offer_rows(store, names)
 
 
+def back(store: Store, clock: FakeClock, turn: Turn, steps: int, every_ms: int) -> list[int]:
+    """How many are offered again after each of so many cycles, the first one now."""
+    came = []
+    for _ in range(steps):
+        turn = scheduler_cycle(store, turn).next
+        came.append(len(store.read("attempt_state", status="claimed")))
+        clock.advance(every_ms)
+    return came
+
+
 def test_retries_of_what_was_lost_at_once_are_due_apart(store: Store, clock: FakeClock) -> None:
-    """No tenth of the spread holds more than a fifth of them, and cycles admit them so."""
+    """At the default back-off no tenth of the spread holds more than a fifth of them."""
     lost(store, clock, wide=WIDE, runs=2)
     lost_at_ms = clock.now_ms
     turn = scheduler_cycle(store, Turn()).next
     due = sorted(row["due_at_ms"] - lost_at_ms for row in store.read("step_state"))
-    assert due[0] >= BACKOFF_MS and due[-1] < BACKOFF_MS + SPREAD_MS
-    tenths = Counter((ms - BACKOFF_MS) * 10 // SPREAD_MS for ms in due)
-    assert len(tenths) == 10 and max(tenths.values()) <= 2 * WIDE // 5, tenths
+    assert due[0] >= BACKOFF_MS and due[-1] <= BACKOFF_MS + SPREAD_MS
+    tenths = Counter((ms - BACKOFF_MS) * 10 // (SPREAD_MS + 1) for ms in due)
+    assert len(tenths) == 10 and max(tenths.values()) <= FIFTH, tenths
     assert max(two - one for one, two in pairwise(due)) < SPREAD_MS // 5
-    came = []
-    for tenth in range(11):
-        clock.set(lost_at_ms + BACKOFF_MS + tenth * SPREAD_MS // 10)
-        turn = scheduler_cycle(store, turn).next
-        came.append(len(store.read("attempt_state", status="claimed")))
+    clock.advance(BACKOFF_MS)
+    came = back(store, clock, turn, 11, SPREAD_MS // 10 + 1)
     assert came[0] < WIDE // 4 and came[-1] == 2 * WIDE
-    assert max(two - one for one, two in pairwise(came)) <= 2 * WIDE // 5, came
+    assert max(two - one for one, two in pairwise(came)) <= FIFTH, came
+    assert acting.unbroken(store)
+
+
+def test_a_thousand_that_were_lost_at_once_come_back_over_seconds(
+    store: Store, clock: FakeClock
+) -> None:
+    """In cycles every half second: four seconds after the first of them there are some to come."""
+    runs = 8
+    lost(store, clock, wide=WIDE, runs=runs)
+    turn = scheduler_cycle(store, Turn()).next
+    assert len(store.read("step_state", status="retry_wait")) == runs * WIDE
+    clock.advance(BACKOFF_MS)
+    came = back(store, clock, turn, 12, 500)
+    new = [two - one for one, two in pairwise([0, *came])]
+    some = [number * 500 for number, one in enumerate(new) if one]
+    assert some[-1] - some[0] >= 4_000, new
+    assert came[-1] == runs * WIDE and max(new) <= runs * WIDE // 5, new
     assert acting.unbroken(store)
 
 

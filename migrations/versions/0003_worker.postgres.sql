@@ -79,6 +79,17 @@ create table ql.worker_audit (
   first_at_ms bigint not null,
   primary key (minute_ms, worker_id, route, certificate)
 );
+
+-- An older control that meets a newer schema is to say just that, and not what differs; its login
+-- reads the stamp for it. `psql -f sql/postgres.psql` leaves none.
+do $$
+begin
+  if to_regclass('ql_migration.alembic_version') is not null then
+    grant usage on schema ql_migration to ql_reader;
+    grant select on ql_migration.alembic_version to ql_reader;
+  end if;
+end;
+$$;
 -- end of what is by hand
 
 -- as in sql/postgres/schema.sql sha256 20ffcbf171d019bf004962a03be102b56b22293aebe1437a0f0aa80395c4b581
@@ -86,7 +97,7 @@ create table ql.worker_audit (
 -- as in sql/postgres/table.sql sha256 e9cc21db5740e0bf7ea7f5c7431fd83896578619d57aa0bfd0156daedcb760ad
 
 set local search_path = ql, pg_catalog, pg_temp;
--- from sql/decision/state.sql sha256 fae8436ca80becdfcd2ba2f88ccd6d0cf5e6a6000499ae66d2f585fe4c808649
+-- from sql/decision/state.sql sha256 6a0c5f310593de7b4ddfd7c732ba40300618c4ec2038f5051b3d7a6252b42cdd
 -- STATE — the machines of DESIGN §5 and DOMAIN §3 as relations, and the admissions as views.
 -- Every decision below reads facts of one run; callers filter by run_id and by nothing else.
 
@@ -209,6 +220,7 @@ select
   a.version,
   a.epoch,
   a.deadline_at_ms,
+  a.jitter,
   l.status as lease_status,
   l.version as lease_version,
   l.fence,
@@ -1045,7 +1057,7 @@ from (
   where b.part > 1 or (c.step_status = 'ready' and c.attempt_end <> 'lost')
 ) as e;
 
--- from sql/decision/recovery.sql sha256 047e3d83243b1d84ef400237e0025f2b924e3407815b738fdd4a85db9b5f88a3
+-- from sql/decision/recovery.sql sha256 f92f43167529e382baa09b8996bfcff734e04192f177ba9a92d0e5a93c60d2f1
 -- RECOVERY — what may be done about an attempt whose worker is silent (DESIGN §9).
 -- A lease that expires proves nothing by itself. `recovery_due` says which evidence the clock gives
 -- and when; the step writes it as an attestation, and `recovery_effect` decides from attestations.
@@ -1076,6 +1088,9 @@ where l.status = 'leased'
   and v.status in ('starting', 'running')
   and (l.self_fencing = 0 or v.on_lost = 'hold');
 
+-- One dead worker loses much at one moment, so what it left does not come back at one: each waits
+-- 5 ms more a point of its jitter (0 to 1023), so up to 5.1 s, however short its back-off. That an
+-- operator wants it tried again is about one attempt, and is not put off.
 create view recovery_end as
 select
   x.run_id,
@@ -1093,8 +1108,10 @@ select
     when x.cancel_reason is not null or x.started_count >= 64 then null
     when x.follow = 'retry' then x.attested_at_ms + x.delay_ms
     when x.follow = 'fail' or x.started_count >= x.retry_attempts then null
-    when x.attempt_end = 'timed_out' and x.retry_timed_out = 1 then x.attested_at_ms + x.delay_ms
-    when x.attempt_end = 'lost' and x.on_lost = 'retry' then x.attested_at_ms + x.delay_ms
+    when x.attempt_end = 'timed_out' and x.retry_timed_out = 1
+      then x.attested_at_ms + x.delay_ms + 5 * x.jitter
+    when x.attempt_end = 'lost' and x.on_lost = 'retry'
+      then x.attested_at_ms + x.delay_ms + 5 * x.jitter
   end as retry_at_ms
 from (
   select
@@ -1112,6 +1129,7 @@ from (
     v.retry_timed_out,
     v.on_lost,
     v.delay_ms,
+    v.jitter,
     n.follow,
     n.attested_at_ms,
     case
@@ -1245,14 +1263,14 @@ from (
     and c.cancel_reason is null
 ) as e;
 
--- The longest that a step may wait, jitter included. A back-off that ends further ahead was written
--- by a clock that was ahead: nobody knows how much of it is left, and it is over.
+-- The longest that a step may wait, jitter included, as after a loss. A back-off that ends further
+-- ahead was written by a clock that was ahead: nobody knows how much of it is left, and it is over.
 create view retry_longest as
 select
   s.run_id,
   s.step_key,
   s.due_at_ms,
-  t.max_backoff_ms + t.max_backoff_ms / 8 as longest_ms
+  t.max_backoff_ms + t.max_backoff_ms / 8 + 5 * 1023 as longest_ms
 from step_run as s
 join task_revision as t on t.task_id = s.task_id
 where s.status = 'retry_wait';

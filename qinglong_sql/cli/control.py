@@ -8,80 +8,50 @@ import click
 from qinglong_sql import ingress_settings
 from qinglong_sql.cli.exits import BadFile, Exit, leave, reported
 from qinglong_sql.cli.serving import secret_of, serve, words_without
+from qinglong_sql.cli.setting_options import (
+    BOOT_TIMEOUT,
+    PASSWORD_FILE,
+    STOP_TIMEOUT,
+    Option,
+    with_config,
+    with_print_settings,
+    with_settings,
+)
 from qinglong_sql.cli.words import say
-from qinglong_sql.control_log import LEVELS, Log
+from qinglong_sql.control_log import Log
 from qinglong_sql.errors import NotReady
 from qinglong_sql.ingress_settings import IngressSettings
 from qinglong_sql.settings import PREFIX, ControlSettings, SettingFault, load, shown
 
 NEEDED = ("psycopg", "psycopg_pool", "cheroot", "prometheus_client")
 NEEDED_BY_DOOR = ("aiohttp", "cryptography")
+OPTIONS: tuple[Option, ...] = (
+    ("dsn", "DSN", "The database: postgresql://user@host/db; also from"
+     f" {PREFIX}DSN or QINGLONG_DSN."),
+    PASSWORD_FILE,
+    ("listen", "HOST:PORT", "Where /livez, /readyz and /metrics are; port 0: any. Default:"
+     " 127.0.0.1:8271."),
+    ("pool-size", "N", "Connections to the database. Default: 4."),
+    ("idle-ms", "MS", "Milliseconds between two looks when nothing is due. Default: 250."),
+    ("grace-ms", "MS", "Milliseconds that a trigger may be late without being missed. Default:"
+     " 30000."),
+    BOOT_TIMEOUT,
+    ("recovery-timeout", "TIME", "For the recovery that comes before it is ready. Default: 1m."),
+    ("drain-timeout", "TIME", "For the cycle that runs at a stop, of each lifecycle. Default:"
+     " 10s."),
+    STOP_TIMEOUT,
+)  # fmt: skip
 
 
 @click.command()
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar=f"{PREFIX}CONFIG",
-    metavar="FILE",
-    help=f"A TOML file with settings; also from {PREFIX}CONFIG.",
-)
-@click.option(
-    "--dsn",
-    metavar="DSN",
-    help=f"The database: postgresql://user@host/db; also from {PREFIX}DSN or QINGLONG_DSN.",
-)
-@click.option(
-    "--password-file",
-    metavar="FILE",
-    help="A file that holds the login's password and nothing else; it is read at the start.",
-)
-@click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    help="Where /livez, /readyz and /metrics are; port 0: any. Default: 127.0.0.1:8271.",
-)
-@click.option("--pool-size", metavar="N", help="Connections to the database. Default: 4.")
-@click.option(
-    "--idle-ms",
-    metavar="MS",
-    help="Milliseconds between two looks when nothing is due. Default: 250.",
-)
-@click.option(
-    "--grace-ms",
-    metavar="MS",
-    help="Milliseconds that a trigger may be late without being missed. Default: 30000.",
-)
-@click.option("--boot-timeout", metavar="TIME", help="For each step of the boot. Default: 30s.")
-@click.option(
-    "--recovery-timeout",
-    metavar="TIME",
-    help="For the recovery that comes before it is ready. Default: 1m.",
-)
-@click.option(
-    "--drain-timeout",
-    metavar="TIME",
-    help="For the cycle that runs at a stop, of each lifecycle. Default: 10s.",
-)
-@click.option("--stop-timeout", metavar="TIME", help="For each other step of a stop. Default: 3s.")
-@click.option(
-    "--log-format",
-    metavar="FORM",
-    help="How the lines on standard error look: text or json. Default: text.",
-)
-@click.option(
-    "--log-level", metavar="LEVEL", help=f"{', '.join(LEVELS[:-1])} or error. Default: info."
-)
+@with_config(PREFIX)
+@with_settings(OPTIONS)
 @click.option(
     "--ingress",
     is_flag=True,
     help="Let remote workers in as well: settings in the table [ingress], QINGLONG_INGRESS_…",
 )
-@click.option(
-    "--print-settings",
-    is_flag=True,
-    help="Print the settings as a TOML file, secrets hidden, and where each comes from; then end.",
-)
+@with_print_settings
 @reported
 def control(config: Path | None, ingress: bool, print_settings: bool, **flags: str | None) -> None:
     """Decide what is due for a whole PostgreSQL database, beside others of its kind.

@@ -7,81 +7,47 @@ import click
 
 from qinglong_sql.cli.exits import BadFile, Exit, leave, reported
 from qinglong_sql.cli.serving import secret_of, serve, words_without
+from qinglong_sql.cli.setting_options import (
+    BOOT_TIMEOUT,
+    PASSWORD_FILE,
+    STOP_TIMEOUT,
+    Option,
+    with_config,
+    with_print_settings,
+    with_settings,
+)
 from qinglong_sql.cli.words import say
-from qinglong_sql.control_log import LEVELS, Log, speak_through
+from qinglong_sql.control_log import Log, speak_through
 from qinglong_sql.errors import NotReady
 from qinglong_sql.ingress_settings import PREFIX, IngressSettings, load, shown
 from qinglong_sql.setting_file import SettingFault
 
 NEEDED = ("psycopg", "psycopg_pool", "cheroot", "prometheus_client", "aiohttp", "cryptography")
+OPTIONS: tuple[Option, ...] = (
+    ("dsn", "DSN", "The database, for a login of ql_worker alone; also from"
+     f" {PREFIX}DSN or QINGLONG_DSN."),
+    PASSWORD_FILE,
+    ("listen", "HOST:PORT", "Where workers come; port 0: any. Default: 127.0.0.1:8272."),
+    ("certificate", "FILE", "The certificate that workers are shown, in PEM."),
+    ("key", "FILE", "Its key, in PEM, without a passphrase."),
+    ("client-ca", "FILE", "Whose certificates for workers are taken, in PEM."),
+    ("crl", "FILE", "That authority's list of revocations, in PEM."),
+    ("ca-dir", "DIR", "The authority's folder (`ca init`), for workers to renew their certificates"
+     " here."),
+    ("log-dir", "DIR", "Where logs of workers are kept. Default: ingress/log in QINGLONG_STATE_DIR"
+     " or .qinglong."),
+    ("health-listen", "HOST:PORT", "Where /livez, /readyz and /metrics are; port 0: any. Default:"
+     " 127.0.0.1:8273."),
+    BOOT_TIMEOUT,
+    ("drain-timeout", "TIME", "For what is being answered when it stops. Default: 10s."),
+    STOP_TIMEOUT,
+)  # fmt: skip
 
 
 @click.command()
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar=f"{PREFIX}CONFIG",
-    metavar="FILE",
-    help=f"A TOML file with the table [ingress]; also from {PREFIX}CONFIG.",
-)
-@click.option(
-    "--dsn",
-    metavar="DSN",
-    help=f"The database, for a login of ql_worker alone; also from {PREFIX}DSN or QINGLONG_DSN.",
-)
-@click.option(
-    "--password-file",
-    metavar="FILE",
-    help="A file that holds the login's password and nothing else; it is read at the start.",
-)
-@click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    help="Where workers come; port 0: any. Default: 127.0.0.1:8272.",
-)
-@click.option(
-    "--certificate", metavar="FILE", help="The certificate that workers are shown, in PEM."
-)
-@click.option("--key", metavar="FILE", help="Its key, in PEM, without a passphrase.")
-@click.option(
-    "--client-ca", metavar="FILE", help="Whose certificates for workers are taken, in PEM."
-)
-@click.option("--crl", metavar="FILE", help="That authority's list of revocations, in PEM.")
-@click.option(
-    "--ca-dir",
-    metavar="DIR",
-    help="The authority's folder (`ca init`), for workers to renew their certificates here.",
-)
-@click.option(
-    "--log-dir",
-    metavar="DIR",
-    help="Where logs of workers are kept. Default: ingress/log in QINGLONG_STATE_DIR or .qinglong.",
-)
-@click.option(
-    "--health-listen",
-    metavar="HOST:PORT",
-    help="Where /livez, /readyz and /metrics are; port 0: any. Default: 127.0.0.1:8273.",
-)
-@click.option("--boot-timeout", metavar="TIME", help="For each step of the boot. Default: 30s.")
-@click.option(
-    "--drain-timeout",
-    metavar="TIME",
-    help="For what is being answered when it stops. Default: 10s.",
-)
-@click.option("--stop-timeout", metavar="TIME", help="For each other step of a stop. Default: 3s.")
-@click.option(
-    "--log-format",
-    metavar="FORM",
-    help="How the lines on standard error look: text or json. Default: text.",
-)
-@click.option(
-    "--log-level", metavar="LEVEL", help=f"{', '.join(LEVELS[:-1])} or error. Default: info."
-)
-@click.option(
-    "--print-settings",
-    is_flag=True,
-    help="Print the settings as a TOML file, secrets hidden, and where each comes from; then end.",
-)
+@with_config(PREFIX, "the table [ingress]")
+@with_settings(OPTIONS)
+@with_print_settings
 @reported
 def ingress(config: Path | None, print_settings: bool, **flags: str | None) -> None:
     """Let remote workers in: mutual TLS in front of what a worker may do in PostgreSQL.

@@ -2,9 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
@@ -13,9 +11,15 @@ from qinglong_sql.cli.interrupts import Interrupts
 from qinglong_sql.cli.options import opened, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.serving import Words, place_of, secret_of, words_without
 from qinglong_sql.cli.sessions import SESSIONS
+from qinglong_sql.cli.setting_options import (
+    Option,
+    with_config,
+    with_print_settings,
+    with_settings,
+)
 from qinglong_sql.cli.spelling import no_worker
 from qinglong_sql.cli.words import print_json, say
-from qinglong_sql.control_log import LEVELS, Log
+from qinglong_sql.control_log import Log
 from qinglong_sql.errors import NotReady, Unknown
 from qinglong_sql.port import Port, Shut
 from qinglong_sql.setting_file import SettingFault
@@ -24,17 +28,8 @@ from qinglong_sql.worker_parts import through_ingress, with_login
 from qinglong_sql.worker_settings import PREFIX, WorkerSettings, load, shown
 
 LEAVE_WITHIN_S = 8.0
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def with_settings(command: F) -> F:
-    """An option for each setting; without one it is None."""
-    for name, metavar, words in reversed(OPTIONS):
-        command = click.option(f"--{name}", metavar=metavar, help=words)(command)
-    return command
-
-
-OPTIONS = (
+OPTIONS: tuple[Option, ...] = (
     ("ingress", "URL", f"The workers' door: https://host:port; also from {PREFIX}INGRESS."),
     ("certificate", "FILE", "This worker's certificate, in PEM; its subject is its name."),
     ("key", "FILE", "Its key, in PEM, without a passphrase."),
@@ -51,28 +46,16 @@ OPTIONS = (
     ("state", "DIR", "The folder of what it runs. Default: remote-NAME in QINGLONG_STATE_DIR or"
      " .qinglong."),
     ("base-dir", "DIR", "Where steps run, in place of the folders of their packages."),
-    ("log-format", "FORM", "How the lines on standard error look: text or json. Default: text."),
-    ("log-level", "LEVEL", f"{', '.join(LEVELS[:-1])} or error. Default: info."),
 )  # fmt: skip
 
 
 @click.group("worker", invoke_without_command=True)
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar=f"{PREFIX}CONFIG",
-    metavar="FILE",
-    help=f"A TOML file with settings; also from {PREFIX}CONFIG.",
-)
+@with_config(PREFIX)
 @click.option(
     "--queue", multiple=True, metavar="Q", help="What it takes work from; may be repeated."
 )
-@with_settings
-@click.option(
-    "--print-settings",
-    is_flag=True,
-    help="Print the settings as a TOML file, secrets hidden, and where each comes from; then end.",
-)
+@with_settings(OPTIONS)
+@with_print_settings
 @reported
 def worker_command(
     config: Path | None,

@@ -28,6 +28,9 @@ where l.status = 'leased'
   and v.status in ('starting', 'running')
   and (l.self_fencing = 0 or v.on_lost = 'hold');
 
+-- One dead worker loses much at one moment, so what it left does not come back at one: each waits
+-- 5 ms more a point of its jitter (0 to 1023), so up to 5.1 s, however short its back-off. That an
+-- operator wants it tried again is about one attempt, and is not put off.
 create view recovery_end as
 select
   x.run_id,
@@ -45,8 +48,10 @@ select
     when x.cancel_reason is not null or x.started_count >= 64 then null
     when x.follow = 'retry' then x.attested_at_ms + x.delay_ms
     when x.follow = 'fail' or x.started_count >= x.retry_attempts then null
-    when x.attempt_end = 'timed_out' and x.retry_timed_out = 1 then x.attested_at_ms + x.delay_ms
-    when x.attempt_end = 'lost' and x.on_lost = 'retry' then x.attested_at_ms + x.delay_ms
+    when x.attempt_end = 'timed_out' and x.retry_timed_out = 1
+      then x.attested_at_ms + x.delay_ms + 5 * x.jitter
+    when x.attempt_end = 'lost' and x.on_lost = 'retry'
+      then x.attested_at_ms + x.delay_ms + 5 * x.jitter
   end as retry_at_ms
 from (
   select
@@ -64,6 +69,7 @@ from (
     v.retry_timed_out,
     v.on_lost,
     v.delay_ms,
+    v.jitter,
     n.follow,
     n.attested_at_ms,
     case
@@ -197,14 +203,14 @@ from (
     and c.cancel_reason is null
 ) as e;
 
--- The longest that a step may wait, jitter included. A back-off that ends further ahead was written
--- by a clock that was ahead: nobody knows how much of it is left, and it is over.
+-- The longest that a step may wait, jitter included, as after a loss. A back-off that ends further
+-- ahead was written by a clock that was ahead: nobody knows how much of it is left, and it is over.
 create view retry_longest as
 select
   s.run_id,
   s.step_key,
   s.due_at_ms,
-  t.max_backoff_ms + t.max_backoff_ms / 8 as longest_ms
+  t.max_backoff_ms + t.max_backoff_ms / 8 + 5 * 1023 as longest_ms
 from step_run as s
 join task_revision as t on t.task_id = s.task_id
 where s.status = 'retry_wait';

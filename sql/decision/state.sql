@@ -120,6 +120,7 @@ select
   a.version,
   a.epoch,
   a.deadline_at_ms,
+  a.jitter,
   l.status as lease_status,
   l.version as lease_version,
   l.fence,
