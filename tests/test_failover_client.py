@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from qinglong_sql.canonical import canonical
 from qinglong_sql.migrate import upgrade
 from qinglong_sql.port import Away
 from qinglong_sql.port_postgres import PostgresPort
@@ -33,6 +35,7 @@ from tests.shell import Shell
 from tests.site import opened
 from tests.tended import Tended
 
+COMMANDS = 30  # of each person, at least
 NOBODY = "nobody_is_called_so"
 PACKAGE = "package: p\nworkflows:\n  w:\n    steps:\n      a: {run: 'true'}\n"
 ENVIRONMENT = ("PGHOST", "PGPORT", "PGSERVICE", "PGSERVICEFILE", "PGTARGETSESSIONATTRS")
@@ -124,8 +127,8 @@ class Nodes:
 
     def fail_over(self) -> None:
         """The primary is made read-only and the standby promoted: both answer all the time."""
-        self.caught_up()
         standby.make_read_only(self.primary)
+        self.caught_up()  # nothing is lost: what was acknowledged is there
         standby.promote(self.other)
         self.primary, self.other = self.other, self.primary
 
@@ -226,7 +229,7 @@ def test_a_commit_whose_wait_was_cut_short_is_not_done_and_neither_is_its_replay
 ) -> None:
     """B191: the row is seen here and lost with this node; a replay alone would write nothing."""
     package = f"doubt-{stop[3:6]}"
-    manifest = acting.canonical(acting.model({"work": acting.task()}) | {"package": package})
+    manifest = canonical(acting.model({"work": acting.task()}) | {"package": package})
     with closing(PostgresStore(server.dsn(hang.primary))) as store:
 
         def publish() -> object:
@@ -362,6 +365,46 @@ def test_all_leave_a_node_that_was_demoted_although_it_answers(
         with pytest.raises(Away, match="on timeline 1, from before the promotion to 2"):
             port.call("heartbeat_worker", p_worker_id="w1", p_session_id="s")
         assert worker.stop() == "stopped"
+
+
+def test_commands_all_through_a_promotion_are_done_or_told(failing: Nodes) -> None:
+    """B198: the check of the host may be right and the first write too late."""
+    with closing(open_store(failing.dsn())) as store:
+        acting.publish_model(store, acting.model({"work": acting.task()}))
+    done: dict[str, str] = {}
+    over = threading.Event()
+
+    def person(number: int) -> int:
+        """Commands, each on its own connection but for every second, which has looked before."""
+        told = count = 0
+        while not over.is_set() or count < COMMANDS:
+            count += 1
+            key = f"{number}-{count}"
+            try:
+                with closing(PostgresStore(failing.dsn())) as store:
+                    if count % 2:
+                        store.clock()
+                        time.sleep(0.01)  # and is promoted, or demoted, meanwhile
+                    done[key] = acting.start(store, "task", key)
+            except psycopg.OperationalError as error:
+                assert "read-only" in str(error), error
+                told += 1
+        return told
+
+    people = [in_thread(partial(person, number)) for number in range(3)]
+    standby.until(lambda: len(done) > COMMANDS)
+    failing.fail_over()
+    over.set()
+    for thread, _ in people:
+        thread.join(30)
+    assert all(isinstance(found[0], int) for _, found in people), people
+    with closing(PostgresStore(failing.dsn())) as store:
+        runs = {row["run_id"] for row in store.read("run_state")}
+        assert runs == set(done.values()) and len(runs) == len(done)
+        for run_id in runs:
+            rows = store.read("event_log", run_id=run_id)
+            assert sorted(row["sequence"] for row in rows) == list(range(1, len(rows) + 1))
+        assert acting.unbroken(store)
 
 
 def on_port(store: Any, port: int) -> bool:
