@@ -41,6 +41,11 @@ fixture_prepare() {
   sql "$1" "$dba" -f "$fixture_sql/prepare.sql"
 }
 
+story() {  # WORDS NAME NODE…
+  say "  $1"
+  "story_of_$2" "${@:3}"
+}
+
 # --- a schedule's claim
 
 # claimed NODE GATE OWNER: what is due, by a lost answer and the same again; kept for `decision`.
@@ -69,15 +74,20 @@ decision() {
 
 fixture_run() {
   local node=$1 standby=$2
-  story_of_publication "$node"
-  story_of_silent_workers "$node"  # their leases run out while the others go on
-  story_of_admission "$node"
-  story_of_success "$node" "$standby"
-  story_of_cancellation "$node"
-  story_of_withdrawal "$node"
-  story_of_occurrence "$node"
-  story_of_recovery "$node"
-  story_of_rights "$node"
+  shown "psql $node -U drill_… -f scripts/ha/fixture/lose.sql, tear.sql, ask.sql  # every command"
+  story "two packages, two workers: publish, register" publication "$node"
+  # their leases run out while the others go on
+  story "a worker claims and is silent, or starts and is silent: lease, begin, running, drain" \
+    silent_workers "$node"
+  story "a run begins: start" admission "$node"
+  story "two steps, one after the other: admit, lease, begin, running, report, advance" \
+    success "$node" "$standby"
+  story "a run is cancelled while it runs: renew, cancel, report, converge; and retried: again" \
+    cancellation "$node"
+  story "a package goes: withdraw" withdrawal "$node"
+  story "an occurrence: claim, commit; its run is cancelled: settle" occurrence "$node"
+  story "the silent worker's work comes back: recover, retry" recovery "$node"
+  story "who may do what: start, admit, trespass.sql, acl.sql, revoke" rights "$node"
   told workflowAdmissionAtomic "torn before the commit nothing; after it run, steps, events"
   told workflowAdmissionFencedAfterRevocation "withdrawn QL404, revoked 42501; its run is answered"
   told workflowAdmissionRuntimeOnly "other logins and other ways 42501; no right in the catalog"
@@ -129,6 +139,7 @@ fixture_takeover() {
   [[ $found = *"too early 0,"* ]] || wrong $late "taken over before its time: $found"
   expect $gate "the occurrence" "runs 1, too early 0, of another time 0, marks 1, steps 1, \
 attempts 1, workflow.admitted step.created workflow.task_attempt_admitted" "$found"
+  rows_now=''
   # who was away comes back with what it had claimed
   refused $gate "$node" scheduler commit "$abandoned" contended
   told $late "nothing before the claim's end by the database's clock; admitted after it"
@@ -153,10 +164,9 @@ occurrence_admitted() {
 }
 
 fixture_replay() {
-  local node=$1 gates login file words later list
-  rows_now=''
+  local node=$1 gates login file words later list before
   survived "$node"
-  look "$node"
+  before=$(digest "$node")
   while IFS='|' read -r gates login file words later; do
     [ "$later" != - ] || continue
     read -ra list <<<"$words"
@@ -165,7 +175,8 @@ fixture_replay() {
   done <"$fixture_folder/commands"
   meets taskAttemptExactReplay "$node" scheduler admit "run_id=$(occurrence_run "$node")" \
     "settled 0" "contended 0"
-  unmoved replayAddsNothing "$node" "all commands"
+  rows_now=$before
+  unmoved replayAddsNothing "$node" "all commands again"
   told workflowAdmissionExactReplay "existing, and another input is a conflict"
   told workflowFrontierExactReplay "settled, and nothing moved"
   told taskAttemptExactReplay "settled; of two at once one is contended"
@@ -180,7 +191,7 @@ fixture_replay() {
 survived() {
   local gate tables stories
   while read -r gate tables stories; do
-    expect "${gate}SurvivesPromotion" "rows before and after" "$(cat "$fixture_folder/$gate")" \
+    alike "${gate}SurvivesPromotion" "the promotion" "$(cat "$fixture_folder/$gate")" \
       "$(digest "$1" "$tables" "$stories" </dev/null)"
     told "${gate}SurvivesPromotion" "every column of every row is as it was"
   done < <(printf '%s\n' "${fixture_survivors[@]}")

@@ -1,5 +1,5 @@
 # The stories of the fixtures: what each command is asked, and what it must say. After fixture.sh.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2034
 #
 # `lost` GATE NODE LOGIN FILE "VARIABLES" and three answers: what the lost one said, what the
 # repetition says, and what it says again after the promotion, when everything has ended.
@@ -63,7 +63,7 @@ story_of_success() {
   expect taskAttemptAtomic "what a task admission wrote" \
     "run 1, run_event 4, run_input 1, step_run 2, task_attempt 1" \
     "$(dba_asks "$node" rows "story=flow one")"
-  expect taskAttemptReplicatedBeforePromotion "the attempts, read on the standby at once" \
+  alike taskAttemptReplicatedBeforePromotion "replication: attempts, read on the standby at once" \
     "$(digest "$node" 'attempt|step|event')" "$(digest "$standby" 'attempt|step|event')"
   worked "$node" flow a 1
   torn $completion "$node" worker report "run=flow" "applied succeeded"
@@ -225,6 +225,7 @@ story_of_old_fences() {
     answer=$(asks "$node" drill_worker ask "${file%%:*}" "${words[@]}")
     expect "$gate" "${file%%:*} of the occurrence" "${file#*:}" "$answer"
   done
+  rows_now=''
   refused "$gate" "$node" worker report "$one fence=2" "blocked QL410"
   refused "$gate" "$node" worker report "$one key=stranger" "blocked QL410"
   refused "$gate" "$node" worker report "run=dark worker=drill-silent" "blocked QL410"

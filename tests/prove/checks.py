@@ -35,7 +35,11 @@ CHECKS = (
     Check("cancels", "no run ends while something of it is alive", 30, 1),
     Check("schedules", "each time fires once: clock changes, deaths, wrong clocks, crowds", 60),
     Check("controls", "controls are killed, stopped, restarted: nothing stays or is twice", 60, 1),
+    Check(
+        "upgrade", "0.1.0 and 0.2.0 work while the schema moves; nothing lost, nothing half", 150
+    ),
     Check("remote", "workers and launchers are harmed: nothing runs twice or too long", 70, 2),
+    Check("failover", "the primary is lost and another promoted: nothing lost, nothing twice", 200),
     Check("power", "power fails: what was acknowledged is there again", 40, 2),
     Check("disks", "a full, failing or vanished disk is told, and work goes on", 80),
     Check("inputs", "bad input is refused in words and leaves nothing", 26, 2),
