@@ -182,7 +182,7 @@ def test_a_report_with_a_password_is_not_published(small: Small) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_neither_child_nor_folder(small: Small, number: signal.Signals) -> None:
-    script = small.script('spawn sleeper sleep 600; echo "${child[sleeper]}"; sleep 60')
+    script = small.script('spawn sleeper sleep 600; echo "${child[sleeper]}"; must 60 it false')
     with subprocess.Popen(
         ["bash", script, "--report", small.report], env={**os.environ, "TMPDIR": str(small.base)},
         stdout=subprocess.PIPE, text=True, start_new_session=True,
@@ -200,7 +200,7 @@ def test_a_signal_leaves_neither_child_nor_folder(small: Small, number: signal.S
 
 
 def test_a_killed_drill_takes_its_children_along(small: Small) -> None:
-    script = small.script('spawn sleeper sleep 600; echo "${child[sleeper]}"; sleep 60')
+    script = small.script('spawn sleeper sleep 600; echo "${child[sleeper]}"; must 60 it false')
     with subprocess.Popen(
         ["bash", script], env={**os.environ, "TMPDIR": str(small.base)},
         stdout=subprocess.PIPE, text=True, start_new_session=True,

@@ -241,11 +241,17 @@ verdict_of_all() {
   [ -n "${whole:-}" ] && [ ${#wrong[@]} = 0 ] && [ ${#missing[@]} = 0 ]
 }
 
+# Twice, since a child that is only just forked may miss the first; then with KILL.
 end_children() {
-  local name
+  local name seconds
   for name in "${!child[@]}"; do kill_child "$name" "$(end_signal "$name")"; done
   for name in "${!child[@]}"; do
-    until_true 10 "$name has ended" gone "$name" || { kill_child "$name" KILL; reaped "$name" 5; }
+    for seconds in 2 10; do
+      until_true "$seconds" "" gone "$name" >/dev/null && continue 2
+      kill_child "$name" "$(end_signal "$name")"
+    done
+    kill_child "$name" KILL
+    until_true 5 "$name has ended" gone "$name"
   done
 }
 
