@@ -16,9 +16,9 @@ declare -A rest_port=()
 # Sets $etcd_bin and $patroni_bin: what is on PATH or named, else fetched once into a folder that the
 # servers' user may enter. No service is installed.
 patroni_tools() {
-  local tools
-  tools=$(cache_folder)/patroni
-  mkdir -p "$tools"
+  local tools said
+  tools=$(umask 022 && cache_folder)/patroni
+  (umask 022 && mkdir -p "$tools")
   as_server test -x "$tools" || tools=$scratch/tools
   (umask 022 && mkdir -p "$tools")
   etcd_bin=$(command -v etcd || true)
@@ -27,11 +27,11 @@ patroni_tools() {
     [ -x "$etcd_bin" ] || (umask 022 && patroni_unpack etcd-server "$tools/etcd")
   fi
   patroni_bin=${QINGLONG_PATRONI:-$tools/env/bin}
-  as_server "$patroni_bin/python3" -c 'import patroni.ha, psycopg' 2>/dev/null ||
+  as_server "$patroni_bin/patroni" --version >/dev/null 2>&1 ||
     (umask 022 && patroni_environment "$tools/env")
-  as_server "$etcd_bin" --version >/dev/null || die "$etcd_bin does not run"
+  said=$(as_server "$etcd_bin" --version) || die "$etcd_bin does not run"
   patroni_version=$(as_server "$patroni_bin/patroni" --version) || die "Patroni does not run"
-  patroni_version="$patroni_version, $(as_server "$etcd_bin" --version | head -n 1)"
+  patroni_version="$patroni_version, ${said%%$'\n'*}"
 }
 
 # Patroni starts itself anew for each postgres, so the servers' user must be able to run its Python.
@@ -69,14 +69,16 @@ patroni_unpack() {
 
 # --- HTTP, for Patroni's REST and etcd's gateway
 
-# http PORT METHOD PATH [BODY]: the answer's body; fails unless its status is 2xx.
+# http PORT METHOD PATH [BODY [LOGIN:PASSWORD]]: the answer's body; fails unless its status is 2xx.
 http() {
   local port=$1 method=$2 path=$3 body=${4:-} answer status
+  local fields="Host: 127.0.0.1"$'\r\n'"Content-Type: application/json"
+  [ -z "${5:-}" ] || fields+=$'\r\n'"Authorization: Basic $(printf '%s' "$5" | base64 -w 0)"
   answer=$(
     exec 3<>"/dev/tcp/127.0.0.1/$port" || exit 1
-    printf '%s %s HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n%s\r\n\r\n%s' \
-      "$method" "$path" "Content-Length: ${#body}" "$body" >&3
-    timeout 5 cat <&3
+    printf '%s %s HTTP/1.0\r\n%s\r\nContent-Length: %d\r\n\r\n%s' \
+      "$method" "$path" "$fields" "${#body}" "$body" >&3
+    timeout "${http_s:-5}" cat <&3
   ) 2>/dev/null || return
   status=${answer#* }
   printf '%s\n' "${answer##*$'\r\n\r\n'}"
@@ -203,14 +205,14 @@ leader() {
 whole_cluster() {
   local node
   node=$(leader) && patroni_is "$(other_node "$node")" sync &&
-    asked "$node" "select count(*) from pg_stat_replication where sync_state = 'sync'" 1
+    sql_database=postgres asked "$node" "select count(*) from pg_stat_replication where sync_state = 'sync'" 1
 }
 
 # All processes below one, itself first.
 family() {
   local child
   echo "$1"
-  for child in $(cat "/proc/$1/task"/*/children 2>/dev/null); do family "$child"; done
+  for child in $(cat "/proc/$1/task"/*/children 2>/dev/null || true); do family "$child"; done
 }
 
 all_gone() {
@@ -246,12 +248,12 @@ epoch_ms() { REPLY=$((${EPOCHREALTIME/[.,]/} / 1000)); }
 # How often a node was rewound, by its Patroni's own log.
 rewound() { grep -c 'pg_rewind exit code=0' "$scratch/patroni-$1.log" || true; }
 
-# Let the other node lead, as an operator does; ends when Patroni says that it does.
+# Let the other node lead, as `patronictl switchover` does; ends when Patroni says that it does.
 switchover() {
-  shown "patronictl switchover drill --leader $1 --candidate $2 --force"
-  as_server "$patroni_bin/patronictl" -c "$scratch/server/$1/patroni.yml" switchover drill \
-    --leader "$1" --candidate "$2" --force >>"$scratch/switchover.log" 2>&1 ||
-    die "no switchover: $(tail -n 3 "$scratch/switchover.log")"
+  shown "patronictl switchover --leader $1 --candidate $2  # by POST /switchover of $1"
+  http_s=60 http "${rest_port[$1]}" POST /switchover \
+    "{\"leader\": \"$1\", \"candidate\": \"$2\"}" "drill:$(own_secret rest)" \
+    >"$scratch/switchover.log" || die "no switchover: $(tail -n 3 "$scratch/switchover.log")"
 }
 
 # What is thrown away needs no orderly end: the nodes first, or each would wait for the others.

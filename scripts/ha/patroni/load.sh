@@ -28,7 +28,7 @@ load_start() {
     shown "qinglong-sql control --dsn '$(both_nodes drill_control)'  # $name, and again when it ends"
     QINGLONG_CONTROL_DSN="$(both_nodes drill_control)" spawn "control-$name" \
       "$load_home/supervise.sh" "$scratch/control-$name.ends" "$product" control \
-      --listen "127.0.0.1:${control_port[$name]}" --grace-ms 600000
+      --listen "127.0.0.1:${control_port[$name]}" --grace-ms 300000
     shown "qinglong-sql worker --dsn '$(both_nodes drill_worker)' --name load-$name"
     QINGLONG_WORKER_DSN="$(both_nodes drill_worker)" spawn "worker-$name" \
       "$load_home/supervise.sh" "$scratch/worker-$name.ends" "$product" worker \
@@ -107,7 +107,7 @@ lived() {
 kept_logs() {
   find "$scratch"/worker-[12]/log -name '*.log' -printf '%P\t%C@\n' 2>/dev/null |
     awk -F '\t' -v OFS='\t' '{
-      split($1, at, "/"); split(at[2], part, "."); print at[1], part[1], part[2], int($2 * 1000)
+      split($1, at, "/"); split(at[2], part, "."); printf "%s\t%s\t%s\t%.0f\n", at[1], part[1], part[2], $2 * 1000
     }'
   echo '\.'
 }
