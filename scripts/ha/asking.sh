@@ -25,10 +25,11 @@ dba_asks() {
 
 # wrong GATES WORDS…: those gates will be false, and why.
 wrong() {
-  local one
-  say "        ${*:2}"
+  local one words="${*:2}"
+  words=${words//$'\n'/, }
+  say "        $words"
   for one in $1; do
-    [ -n "${fixture_false[$one]:-}" ] || fixture_false[$one]="${*:2}"
+    [ -n "${fixture_false[$one]:-}" ] || fixture_false[$one]=$words
   done
 }
 

@@ -177,6 +177,7 @@ story_of_recovery() {
     torn $completion "$node" scheduler recover "run=$run" "applied 2"
     lost $completion "$node" scheduler recover "run=$run" "applied 2" "settled 0" "settled 0"
     if [ $run = dark ]; then
+      until_true 8 "the back-off of dark is over" back_off_is_over "$node" || true
       lost $completion "$node" scheduler retry "run=dark" "applied 1" "settled 0" "settled 0"
     fi
     lost $attempt "$node" scheduler admit "run=$run" "applied 1" "settled 0" "settled 0"
@@ -192,6 +193,11 @@ story_of_recovery() {
 silence_is_over() {
   [ "$(sql "$1" "$dba" -c "select count(*) from ql.recovery_due as d
     join drill.story as s on s.run_id = d.run_id where d.due_at_ms <= ql.now_ms()")" = 2 ]
+}
+
+back_off_is_over() {
+  [ "$(sql "$1" "$dba" -c "select e.due_at_ms <= ql.now_ms() from ql.retry_effect as e
+    join drill.story as s on s.run_id = e.run_id where s.story = 'dark one'")" = t ]
 }
 
 story_of_rights() {
