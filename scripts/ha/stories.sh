@@ -38,10 +38,10 @@ story_of_publication() {
 # One worker claims and says no more; and one says no more after the start.
 story_of_silent_workers() {
   admitted "$1" idle succeeded
-  lost $completion "$1" worker lease "run=idle worker=drill-silent lease_ms=5000" \
+  lost $completion "$1" worker lease "run=idle worker=drill-silent lease_ms=7000" \
     "a 1 fence 1" "a 1 fence 1" QL410
   admitted "$1" dark succeeded
-  worked "$1" dark a 1 drill-silent 5000 QL410
+  worked "$1" dark a 1 drill-silent 7000 QL410
   lost $completion "$1" operator drain "worker=drill-silent" \
     "draining applied" "draining existing" "draining existing"
 }
@@ -172,7 +172,7 @@ trigger_run 1" "$(dba_asks "$node" rows "story=nightly")"
 # What the silent worker left: a claim that comes back, and work that is lost and done again.
 story_of_recovery() {
   local node=$1 run
-  until_true 8 "the leases of the silent worker have run out" silence_is_over "$node" || true
+  until_true 12 "the leases of the silent worker have run out" silence_is_over "$node" || true
   for run in idle dark; do
     torn $completion "$node" scheduler recover "run=$run" "applied 2"
     lost $completion "$node" scheduler recover "run=$run" "applied 2" "settled 0" "settled 0"
