@@ -170,7 +170,7 @@ def _times(report: dict[str, Any], want: Wanted) -> Iterator[str]:
         for end, how, event in TIMES:
             if not name.endswith(end) or event not in want.order or event not in first:
                 continue
-            if how == "before" and last[f"gate:{name}"] > first[event]:
+            if how == "before" and first[f"gate:{name}"] > first[event]:
                 yield f"gate {name} was judged after {event}"
             if how == "after" and last[f"gate:{name}"] < first[event]:
                 yield f"gate {name} was judged before {event}"

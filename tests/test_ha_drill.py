@@ -208,6 +208,8 @@ def test_a_killed_drill_takes_its_children_along(small: Small) -> None:
         assert drill.stdout is not None
         drill.stdout.readline()
         child = int(drill.stdout.readline())
+        while Path(f"/proc/{child}/comm").read_text() != "sleep\n":
+            time.sleep(0.01)  # it is only just forked
         os.killpg(drill.pid, signal.SIGKILL)
     end = time.monotonic() + 10
     while Path(f"/proc/{child}").exists() and time.monotonic() < end:
