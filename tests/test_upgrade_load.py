@@ -18,7 +18,7 @@ from qinglong_sql import migrate
 from qinglong_sql.errors import Malformed, NotReady
 from qinglong_sql.migrate_wait import GIVEN_UP
 from qinglong_sql.store.postgres import PostgresStore
-from tests import acting, server, upgrades
+from tests import acting, server, upgrade_breaks, upgrades
 from tests.binaries import default
 from tests.catalog import catalog
 from tests.engines import NEWEST
@@ -51,7 +51,7 @@ def test_runs_of_0_1_0_work_on_while_the_schema_moves_and_new_ones_take_over(
             raise
         pytest.skip(str(error))
     assert story.wrong == []
-    assert story.counts["lock_trigger_schedule_ms"] and int(story.counts["runs"]) >= 7
+    assert int(story.counts["runs"]) >= 7
 
 
 def test_a_migration_that_cannot_have_a_lock_names_who_has_it_and_goes_through_later(
@@ -91,7 +91,7 @@ def test_a_migration_that_is_killed_in_its_middle_leaves_nothing_half(
     own_server: Server, whom: str
 ) -> None:
     with upgrades.old_database(own_server, "0002") as url:
-        assert upgrades.broken_off(url, "0002", whom, 0.0) in ("0002", NEWEST)
+        assert upgrade_breaks.broken_off(url, "0002", whom, 0.0) in ("0002", NEWEST)
 
 
 def test_a_wait_is_told_of_only_where_the_server_gave_up(old: str) -> None:

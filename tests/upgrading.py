@@ -31,9 +31,10 @@ OF_HISTORY = "rh"  # how the ids of copied runs begin; others are ru and hexadec
 # what a working process must not wait long for, and the function behind each
 ASKED = {"start": "start_run", "lease": "lease_attempts", "barrier": "start_attempts",
          "renewal": "renew_attempts", "report": "report_attempts"}  # fmt: skip
-FLOWS = {"flow": 0.05, "slow": 1.0}  # how many seconds each of their steps takes
+FLOWS = {"flow": 0.05, "slow": 1.5}  # how many seconds each of their steps takes
 STEP = (
-    '      s{n}: {{run: "echo $QL_RUN_ID $QL_STEP >> {marks}; sleep {seconds}", needs: [{need}]}}\n'
+    '      s{n}: {{run: "echo $QL_RUN_ID $QL_STEP >> {marks}; sleep {seconds}", queue: crew,'
+    " needs: [{need}]}}\n"
 )
 # psycopg is wrapped when it is imported, so that whoever does not use it pays nothing
 CLOCK = """
@@ -73,6 +74,38 @@ class Finder(MetaPathFinder):
 
 if "QL_CALLS" in os.environ:
     sys.meta_path.insert(0, Finder())
+"""
+# Four schedulers, four workers and two cancellers of the old code, until standard input ends.
+RACE = """
+import contextlib, json, sys, threading
+from functools import partial
+from tests import acting, racing
+from qinglong_sql.store.postgres import open_postgres_store
+
+over = threading.Event()
+
+def open_runs(store):
+    return store.read("run_state", status="running", package_key="nightly")
+
+def feed(track, store, runs, until):
+    while not over.wait(0.1) and not track.failed():
+        for _ in range(runs - len(open_runs(store))):
+            with contextlib.suppress(racing.Contended):
+                track.runs.append(acting.start(store, key=f"k{len(track.runs)}"))
+
+def drain(track, store):
+    for _ in range(300):
+        if track.failed() or not open_runs(store):
+            return
+        track.stop.wait(0.2)
+    track.fail(f"do not end: {open_runs(store)[:3]}")
+
+racing.open_postgres_store = partial(open_postgres_store, prepare_threshold=None)
+racing._look = racing._look_back = lambda track: None  # they read the whole history
+racing._feed, racing._drain = feed, drain
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+found = racing.race(sys.argv[1], runs=12, seconds=0, seed=1)
+print(json.dumps([found.counts, found.failures]))
 """
 LOCKS = """
   select c.relname, c.relkind::text
@@ -177,6 +210,27 @@ class Crew:
             stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
 
+    @contextmanager
+    def raced(self, wrong: list[str]) -> Iterator[Counter[str]]:
+        """The old code's own race beside; its counts, and what went wrong, when the block ends."""
+        child = subprocess.Popen(
+            [sys.executable, "-c", RACE, self.dsn], cwd=self.folder, env=self.env(who="old"),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        counts: Counter[str] = Counter()
+        try:
+            yield counts
+            said, trouble = child.communicate(timeout=WITHIN_S)
+        except BaseException:
+            child.kill()
+            raise
+        if child.returncode:
+            wrong.append(f"the race of old code ended {child.returncode}: {trouble[-800:]}")
+        else:
+            found, failures = json.loads(said)
+            counts.update(found)
+            wrong.extend(f"the race of old code: {one}" for one in failures)
+
     def one(self, *words: str, code: Path | None = None, who: str = "", **more: str) -> Ended:
         """The same to its end."""
         who = who or self.who
@@ -240,27 +294,38 @@ class Crew:
 
 
 def longest(calls: list[Call], since: float, until: float) -> dict[str, int]:
-    """The longest wait for each word of ASKED between two times, in ms; 0 when none was asked."""
-    return {
-        word: round(max((one.ms for one in calls if one.step == step
-                         and since <= one.at + one.ms / 1000 and one.at <= until), default=0))
-        for word, step in ASKED.items()
-    }  # fmt: skip
+    """The longest wait for each word of ASKED between two times, and for anything, in ms."""
+    then = [one for one in calls if since <= one.at + one.ms / 1000 and one.at <= until]
+    found = {word: round(max((one.ms for one in then if one.step == step), default=0))
+             for word, step in ASKED.items()}  # fmt: skip
+    return found | {"any": round(max((one.ms for one in then), default=0))}
 
 
-def audited(dsn: str, succeeded: int) -> list[str]:
-    """What the tables say when all is over; so many runs have succeeded."""
+def succeeded(dsn: str) -> list[tuple[str, int]]:
+    """How the runs of crews stand."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return connection.execute(
+            "select status, count(*) from ql.run where package_key = 'upgrade'"
+            f" and run_id !~ '^{OF_HISTORY}' group by 1".encode()
+        ).fetchall()
+
+
+def audited(dsn: str, runs: int) -> list[str]:
+    """What the tables say when all is over; so many runs of crews have succeeded."""
     found = []
     with psycopg.connect(dsn, autocommit=True) as connection:
-        for words, query in {"violated": "select * from ql.violation", **NEVER}.items():
+        for words, query in NEVER.items():
             if rows := connection.execute(query.encode()).fetchall():
                 found.append(f"{words}: {rows[:3]}")
-        ends = connection.execute(
-            "select status, count(*) from ql.run where target_key in ('flow', 'slow')"
-            f" and run_id !~ '^{OF_HISTORY}' group by 1"
+        ours = connection.execute(
+            f"select run_id from ql.run where run_id !~ '^{OF_HISTORY}'".encode()
         ).fetchall()
-    if ends != [("succeeded", succeeded)]:
-        found.append(f"{succeeded} runs should have succeeded; there are: {ends}")
+        for one in ours:  # of all runs at once it reads all of their history
+            asked = "select * from ql.violation where run_id = %s"
+            if rows := connection.execute(asked, one).fetchall():
+                found.append(f"violated: {rows[:3]}")
+    if (ends := succeeded(dsn)) != [("succeeded", runs)]:
+        found.append(f"{runs} runs should have succeeded; there are: {ends}")
     return found
 
 
