@@ -35,9 +35,7 @@ CHECKS = (
     Check("cancels", "no run ends while something of it is alive", 30, 1),
     Check("schedules", "each time fires once: clock changes, deaths, wrong clocks, crowds", 60),
     Check("controls", "controls are killed, stopped, restarted: nothing stays or is twice", 60, 1),
-    Check(
-        "upgrade", "0.1.0 and 0.2.0 work while the schema moves; nothing lost, nothing half", 250
-    ),
+    Check("upgrade", "0.1.0 and 0.2.0 work while the schema moves: nothing lost or half", 250),
     Check("remote", "workers and launchers are harmed: nothing runs twice or too long", 70, 2),
     Check("failover", "the primary is lost and another promoted: nothing lost, nothing twice", 200),
     Check("power", "power fails: what was acknowledged is there again", 40, 2),
