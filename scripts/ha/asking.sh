@@ -25,11 +25,11 @@ dba_asks() {
 
 # wrong GATES WORDS…: those gates will be false, and why.
 wrong() {
-  local one words="${*:2}"
-  words=${words//$'\n'/, }
-  say "        $words"
+  local one what="${*:2}"
+  what=${what//$'\n'/, }
+  say "        $what"
   for one in $1; do
-    [ -n "${fixture_false[$one]:-}" ] || fixture_false[$one]=$words
+    [ -n "${fixture_false[$one]:-}" ] || fixture_false[$one]=$what
   done
 }
 

@@ -1,6 +1,6 @@
 # The domain fixtures: every command of the product by its real login, its answer lost at the client
 # at the commit, repeated, and repeated again after a promotion. psql and bash alone judge.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2034,SC1091
 #
 # Needs `sql NODE LOGIN [psql options]`, `gate`, `until_true`, `same`, `say` and $scratch (gate.sh,
 # node.sh). A drill calls, in this order, with the names of its nodes:
@@ -198,7 +198,7 @@ survived() {
 }
 
 fixture_counts() {
-  local node found one
+  local node
   for node; do
     expect replayAddsNothing "rows on $node" "" "$(dba_asks "$node" counts)"
     expect violationEmpty "violations on $node" "" "$(dba_asks "$node" violation)"
