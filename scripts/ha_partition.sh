@@ -52,7 +52,7 @@ drill_begin() {
   find_product
   phases=()
   for _ in $(seq $((2 * ${rounds:-1}))); do phases+=("${once[@]}"); done
-  say "PostgreSQL $pg_version, $("$product" --version), ${#phases[@]} phases"
+  say "PostgreSQL $pg_version, $product_version, ${#phases[@]} phases"
 }
 
 drill_tidy() { rooms_away; }
@@ -184,7 +184,7 @@ phase_promote() {
   fi
   up_ms
   promoted_ms=$REPLY
-  event promoted
+  event bPromoted
   # the operator starts one beside the new primary; the others find their way when they have given up
   control_start control-fresh "$(both_dsn drill_scheduler b a)" ip netns exec "${room[b]}"
   judge promotedOnOneSide "b is the primary of timeline 2" asked b \

@@ -25,5 +25,5 @@ for ((number = 0; ; number++)); do
   done
   up
   printf '%s\t%s\t%s\n' "$key" "$answer" "$REPLY" >>"$folder/$side.acked"
-  sleep "${PAUSE:-0.6}"
+  sleep "${PAUSE:-1.2}"
 done

@@ -2,7 +2,7 @@
 # After gate.sh and node.sh; used by ha_partition.sh and ha_clock.sh.
 # shellcheck shell=bash disable=SC2154
 #
-#   find_product                  sets product: QINGLONG_SQL, or an environment of our own
+#   find_product                  sets product and product_version: QINGLONG_SQL, or an environment of our own
 #   install NODE LOCK             roles, logins, `migrate`, `publish` of the witness (and what stdin
 #                                 adds to the package); LOCK are words in front of the product there
 #   control_start NAME DSN VIA…   a control under a supervisor, its health at health_port[NAME]
@@ -30,7 +30,7 @@ find_product() {
     environment .venv-ha control,migrate
     product=$venv/bin/qinglong-sql
   fi
-  "$product" --version >/dev/null || die "$product does not run"
+  product_version=$("$product" --version) || die "$product does not run"
 }
 
 install() {
