@@ -169,7 +169,7 @@ probed() { [ "$(of_probe "$1" "$2")" = "$3" ]; }
 
 phase_probes() {
   local one
-  silent_worker
+  silent_worker worker-silent
   probe silent
   must 60 "the silent worker's work runs" probed silent a.status running
   for one in later limited stopped soon; do probe $one; done
@@ -192,11 +192,10 @@ phase_probes() {
 
 abandoned="select count(*) from ql.trigger_schedule where claim_token = 'abandoned'"
 
-# Without a supervisor: it is to be killed.
-silent_worker() {
-  spawn worker-silent env "$product" worker --dsn "$(crew_dsn c drill_worker)" --name worker-silent \
-    --queue silent --lease 60s --slots 1 --state "$scratch/state-silent" --base-dir "$scratch" \
-    --log-format json
+# Without a supervisor: one is to be killed, the other knows nothing of what the first has left.
+silent_worker() {  # NAME
+  spawn "$1" env "$product" worker --dsn "$(crew_dsn c drill_worker)" --name "$1" --queue silent \
+    --lease 60s --slots 1 --state "$scratch/state-$1" --base-dir "$scratch" --log-format json
 }
 
 # How many seconds from now, by the server's clock.
@@ -243,7 +242,7 @@ phase_right() {
   right_ms=$(($(server_ms) + TEN * 1000))
   judge clockSetAhead "by $TEN s" stepped $HOUR ''
   event setRight
-  silent_worker
+  silent_worker worker-late
   goes_on "after the step to right" "$right_ms" ""
   judge silentWorkComesLater "when the clock had come there it was given up, and ran again" \
     until_true 120 "it has run" probed silent r.status succeeded

@@ -38,6 +38,7 @@ CHECKS = (
     Check("upgrade", "0.1.0 and 0.2.0 work while the schema moves: nothing lost or half", 250),
     Check("remote", "workers and launchers are harmed: nothing runs twice or too long", 70, 2),
     Check("failover", "the primary is lost and another promoted: nothing lost, nothing twice", 200),
+    Check("drills", "a partition and a clock that is set: as a DBA drills them", 400),
     Check("power", "power fails: what was acknowledged is there again", 40, 2),
     Check("disks", "a full, failing or vanished disk is told, and work goes on", 80),
     Check("inputs", "bad input is refused in words and leaves nothing", 26, 2),
