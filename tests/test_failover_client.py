@@ -19,7 +19,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from qinglong_sql.canonical import canonical
 from qinglong_sql.migrate import upgrade
 from qinglong_sql.port import Away
 from qinglong_sql.port_postgres import PostgresPort
@@ -228,24 +227,25 @@ def test_a_commit_whose_wait_was_cut_short_is_not_done_and_neither_is_its_replay
     hang: Nodes, stop: str
 ) -> None:
     """B191: the row is seen here and lost with this node; a replay alone would write nothing."""
-    package = f"doubt-{stop[3:6]}"
-    manifest = canonical(acting.model({"work": acting.task()}) | {"package": package})
+    standby.make_synchronous(hang.primary, "")
     with closing(PostgresStore(server.dsn(hang.primary))) as store:
+        acting.publish_model(store, acting.model({"work": acting.task()}))
+        standby.make_synchronous(hang.primary, NOBODY)
 
-        def publish() -> object:
-            return store.call("publish_package", p_package_key=package, p_manifest=manifest,
-                              p_base_dir="/")  # fmt: skip
+        def start() -> object:
+            return store.call("start_run", p_package_key="nightly", p_kind="task",
+                              p_target_key="work", p_run_key=stop, p_input="{}")  # fmt: skip
 
-        thread, found = in_thread(publish)
+        thread, found = in_thread(start)
         standby.until(lambda: standby.waiting(hang.primary) or found)
         assert not found, found
         give_up_waiting(hang.primary, stop)
         thread.join(10)
         assert isinstance(found[0], psycopg.OperationalError), found
         assert isinstance(found[0], InDoubt) or stop == "pg_terminate_backend"
-        count = "select count(*) from ql.package where package_key = %s"
-        assert standby.dba(hang.primary, count, package) == 1, "it is committed here"
-        thread, found = in_thread(publish)
+        count = "select count(*) from ql.run where run_key = %s"
+        assert standby.dba(hang.primary, count, stop) == 1, "it is committed here"
+        thread, found = in_thread(start)
         standby.until(lambda: standby.waiting(hang.primary))
         assert not found, "it answers for what no standby has"
         standby.make_synchronous(hang.primary, "")
