@@ -53,6 +53,7 @@ def filled(url: str, run_id: str, rows: int) -> int:
                    for one in tables)  # fmt: skip
         copies = rows // each + 1
         for text in (
+            "set statement_timeout = 0",
             "set session_replication_role = replica",  # no foreign keys
             "set synchronous_commit = off",
             f"create temp table clone as select '{OF_HISTORY}' || left(md5(g::text), 24)"

@@ -22,59 +22,18 @@ import psycopg
 
 from tests.racing import NEVER
 from tests.server import ROOT, SQL_ROOT, Server, tool
+from tests.upgrade_watch import CLOCK, Call
 
 RELEASES = {"0001": "128ff9c", "0002": "d882d9c"}  # 0.1.0 and 0.2.0, by their last revision
 GROUPS = "ql_reader, ql_admission, ql_scheduler, ql_worker"
 STEPS = 12
 WITHIN_S = 120.0
 OF_HISTORY = "rh"  # how the ids of copied runs begin; others are ru and hexadecimal digits
-# what a working process must not wait long for, and the function behind each
-ASKED = {"start": "start_run", "lease": "lease_attempts", "barrier": "start_attempts",
-         "renewal": "renew_attempts", "report": "report_attempts"}  # fmt: skip
-FLOWS = {"flow": 0.05, "slow": 1.5}  # how many seconds each of their steps takes
+STEP_S = 0.05
 STEP = (
     '      s{n}: {{run: "echo $QL_RUN_ID $QL_STEP >> {marks}; sleep {seconds}", queue: crew,'
     " needs: [{need}]}}\n"
 )
-# psycopg is wrapped when it is imported, so that whoever does not use it pays nothing
-CLOCK = """
-import json, os, sys, time
-from importlib.abc import MetaPathFinder
-from importlib.util import find_spec
-
-def wrap(cursor):
-    plain = cursor.execute
-    def execute(self, query, params=None, **how):
-        began, code = time.time(), ""
-        try:
-            return plain(self, query, params, **how)
-        except BaseException as error:
-            code = getattr(error, "sqlstate", None) or type(error).__name__
-            raise
-        finally:
-            text = query if isinstance(query, (str, bytes)) else query.as_string(self)
-            line = {"at": began, "ms": (time.time() - began) * 1000, "code": code,
-                    "text": str(text)[:90], "who": os.environ["QL_CALLER"]}
-            with open(os.environ["QL_CALLS"], "a") as sink:
-                sink.write(json.dumps(line) + "\\n")
-    cursor.execute = execute
-
-class Finder(MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "psycopg":
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        load = spec.loader.exec_module
-        def exec_module(module):
-            load(module)
-            wrap(module.Cursor)
-        spec.loader.exec_module = exec_module
-        return spec
-
-if "QL_CALLS" in os.environ:
-    sys.meta_path.insert(0, Finder())
-"""
 # Four schedulers, four workers and two cancellers of the old code, until standard input ends.
 RACE = """
 import contextlib, json, sys, threading
@@ -107,14 +66,6 @@ threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).sta
 found = racing.race(sys.argv[1], runs=12, seconds=0, seed=1)
 print(json.dumps([found.counts, found.failures]))
 """
-LOCKS = """
-  select c.relname, c.relkind::text
-  from pg_locks as l
-  join pg_stat_activity as a on a.pid = l.pid
-  join pg_class as c on c.oid = l.relation
-  where a.application_name ~ '^qinglong-migrate ' and l.granted and l.locktype = 'relation'
-    and l.mode = 'AccessExclusiveLock' and c.relkind in ('r', 'v', 'i')
-"""
 
 
 class NoHistory(Exception):
@@ -142,17 +93,6 @@ def roles(server: Server, url: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One statement of a process. at: seconds since 1970; code: its SQLSTATE if it failed."""
-
-    who: str
-    step: str
-    at: float
-    ms: float
-    code: str
-
-
-@dataclass(frozen=True, slots=True)
 class Ended:
     """One process that has ended."""
 
@@ -172,6 +112,7 @@ class Crew:
     dsn: str
     code: Path
     who: str
+    slow_s: float = 1.5  # how long a step of the workflow `slow` takes
     ended: list[Ended] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
     hands: list[threading.Thread] = field(default_factory=list)
@@ -180,7 +121,7 @@ class Crew:
         (self.folder / "site").mkdir()
         (self.folder / "site" / "sitecustomize.py").write_text(CLOCK)
         text = "package: upgrade\nworkflows:\n"
-        for flow, seconds in FLOWS.items():
+        for flow, seconds in {"flow": STEP_S, "slow": self.slow_s}.items():
             text += f"  {flow}:\n    steps:\n"
             for n in range(STEPS):
                 need = f"s{n - 3}" if n > 2 else ""
@@ -293,14 +234,6 @@ class Crew:
         return found
 
 
-def longest(calls: list[Call], since: float, until: float) -> dict[str, int]:
-    """The longest wait for each word of ASKED between two times, and for anything, in ms."""
-    then = [one for one in calls if since <= one.at + one.ms / 1000 and one.at <= until]
-    found = {word: round(max((one.ms for one in then if one.step == step), default=0))
-             for word, step in ASKED.items()}  # fmt: skip
-    return found | {"any": round(max((one.ms for one in then), default=0))}
-
-
 def succeeded(dsn: str) -> list[tuple[str, int]]:
     """How the runs of crews stand."""
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -327,46 +260,3 @@ def audited(dsn: str, runs: int) -> list[str]:
     if (ends := succeeded(dsn)) != [("succeeded", runs)]:
         found.append(f"{runs} runs should have succeeded; there are: {ends}")
     return found
-
-
-@dataclass(slots=True)
-class Seen:
-    """How long the migrator was seen to have each table, view and index for itself, in ms."""
-
-    tables: dict[str, int] = field(default_factory=dict)
-    views: int = 0  # the longest of all views and indexes
-    began: float = 0.0  # the first of these locks, seconds since 1970
-    ended: float = 0.0
-
-
-@contextmanager
-def looking(dsn: str) -> Iterator[Seen]:
-    """Look at the locks of whoever migrates, fifty times a second; what was seen, when it ends."""
-    over, seen = threading.Event(), Seen()
-    first: dict[tuple[str, str], float] = {}
-
-    def look() -> None:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            while not over.wait(0.02):
-                now, rows = time.time(), connection.execute(LOCKS).fetchall()
-                if rows:
-                    seen.began = seen.began or now
-                    seen.ended = 0.0
-                for row in rows:
-                    first.setdefault((row[0], row[1]), now)
-                if first and not rows and not seen.ended:
-                    seen.ended = now
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        thread.join()
-        for (name, kind), at in first.items():
-            held = round((seen.ended - at) * 1000)
-            if kind == "r":
-                seen.tables[name] = held
-            else:
-                seen.views = max(seen.views, held)

@@ -84,7 +84,9 @@ def ended_run(setting: Setting, url: str) -> str:
 
 
 def load(setting: Setting, one: Server, url: str, before: str) -> upgrades.Story:
-    return upgrades.under_load(one, room(setting, f"load-{before}"), url, before, raced=True)
+    story = upgrades.under_load(one, room(setting, f"load-{before}"), url, before, raced=True)
+    story.check(story.counts["taken_over"], "no old run was in its middle when it was killed")
+    return story
 
 
 def room(setting: Setting, name: str) -> Path:
