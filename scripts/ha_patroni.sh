@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # The failover drill with a real cluster manager: etcd and two nodes that Patroni keeps, synchronous
-# remote_apply, with controls, workers and clients at work. Patroni decides who leads; the drill only
+# remote_apply, with controls, workers and clients at work. Patroni decides who leads; the drill
 # switches over once and then kills whoever leads, again and again.
 #
 #   scripts/ha_patroni.sh                      one switchover, two crashes; some four minutes
 #   scripts/ha_patroni.sh --failovers 10       ten crashes; some ten minutes
 #   scripts/ha_patroni.sh --list               phases and gates
-#   scripts/ha_patroni.sh --report FILE        JSON, readable by you alone, with the times of recovery
+#   scripts/ha_patroni.sh --report FILE        JSON, readable by you alone; scripts/ha_audit.py FILE
 #   scripts/ha_patroni.sh --only PHASE         that phase and those that it stands on
 #   scripts/ha_patroni.sh --bindir DIR         PostgreSQL's programs, 15 to 18
+#   scripts/ha_patroni.sh --sabotage NAME      break one thing on purpose: its gate must be false
 #   scripts/ha_patroni.sh --keep               keep the folder: nodes, logs, passwords
 #
 # Needs what scripts/ha_drill.sh needs, and fetches once, below the cache folder or the scratch one:
@@ -17,7 +18,9 @@
 #
 # What to expect of the times: Patroni takes no ttl below 20 s. A dead leader's key lives so long
 # after its last refresh (one each loop_wait, 2 s here), so that a standby leads 18 to 20 s after a
-# crash; the clients then find it by themselves. A switchover has no such wait.
+# crash; the clients then find it by themselves. A switchover has no such wait. What runs meanwhile
+# goes on if two thirds of its worker's --lease are longer than that: 60s here, good for Patroni's
+# default ttl of 30 s too. With the default lease of 30s what runs is killed, and counts as lost.
 set -euo pipefail
 
 ha=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)/ha
@@ -42,6 +45,11 @@ phases=(
   "crashes"$'\t'"whoever leads is killed, under load; Patroni brings it back"
   "end"$'\t'"all runs end; what was acknowledged is there"
 )
+sabotages=(
+  "short-lease"$'\t'"executionsOutlivedTheFailovers"$'\t'"workers with the default lease of 30 s"
+  "forged"$'\t'"acknowledgedAdmissionsKept acknowledgedStartsKept acknowledgedReportsKept \
+executionsNotDoubled admittedExactlyOnce"$'\t'"ledgers that tell of what never was"
+)
 needs=([load]="cluster roles" [switchover]="cluster roles load" [crashes]="cluster roles load"
   [end]="cluster roles load switchover crashes")
 
@@ -57,8 +65,15 @@ drill_begin() {
 
 drill_tidy() { patroni_end; }
 
+sabotage_before() {
+  case $sabotage:$1 in
+    short-lease:load) worker_lease=30s ;;
+    forged:end) load_forge ;;
+  esac
+}
+
 phase_cluster() {
-  local node password
+  local node
   etcd_start
   for node in one two; do patroni_settings "$node"; done
   remember postgres "$(own_secret superuser)"
@@ -66,7 +81,7 @@ phase_cluster() {
   must 60 "one leads" patroni_is one primary
   patroni_start two
   must 90 "two is its synchronous standby" whole_cluster
-  sql_database=postgres ask one "create table probe (at timestamptz); insert into probe values (now())"
+  sql_database=postgres ask one "create table probe as select now() as at" >/dev/null
   judge synchronousRemoteApply "what COMMIT acknowledged is read on two at once" \
     reads_at_once one two
   event synchronous
@@ -111,7 +126,7 @@ phase_load() {
 # So many of the runs are asked for now: the same number before each time that a leader goes.
 more_runs() {
   wanted_runs=$((runs_wanted * $1 / (failovers + 1)))
-  load_wanted "$wanted_runs"
+  load_wanted twenty "$wanted_runs"
   must 60 "executions are under way" at_work
 }
 
@@ -132,14 +147,15 @@ phase_switchover() {
   must 90 "$from is the synchronous standby" whole_cluster
   judge switchoverKeptTheCluster "$to leads, $from follows and takes no writes" \
     in_recovery "$from"
+  event promoted "$to, by a switchover"
   judge_kept "$to"
-  event switchedOver
+  must 60 "both controls are ready again" controls_are_ready
+  event freshControlsReady
 }
 
 phase_replay() {
   local node
   node=$(leader)
-  survived "$node"
   fixture_takeover "$node"
   fixture_replay "$node"
   fixture_counts "$node" "$(other_node "$node")"
@@ -164,6 +180,8 @@ one_crash() {
   local number=$1 kind=$2 node heir before old REPLY
   node=$(leader) && heir=$(other_node "$node")
   old=$(timeline_of "$node") before=$(rewound "$node")
+  load_wanted long "$number"
+  must 90 "a long execution has begun" long_one_runs "$node"
   more_runs $((number + 1))
   sleep "$((RANDOM % 2)).$((RANDOM % 10))"  # at another moment of the load each time
   say "  crash $number of $failovers: $kind of $node"
@@ -171,8 +189,9 @@ one_crash() {
   event "crash $number" "$kind of $node"
   must 90 "$heir leads" patroni_is "$heir" primary
   epoch_ms && figure "failover.$number.leaderMs" $((REPLY - crashed_ms)) &&
-    times+=("leader $((REPLY - crashed_ms))")
-  event "promoted $number" "$heir"
+    times+=("leader $((REPLY - crashed_ms))") &&
+    printf '%s\t%s\n' "$crashed_ms" "$REPLY" >>"$clients/crashes"
+  event "heir $number" "$heir"
   recovered "failover.$number" "$heir"
   [ "$(timeline_of "$heir")" -gt "$old" ] || die "$heir has not begun a timeline of its own"
   judge_kept "$heir"
@@ -183,6 +202,12 @@ one_crash() {
   fi
   [ "$(rewound "$node")" -le "$before" ] || rewinds=$((rewinds + 1))
   must 60 "both controls are ready again" controls_are_ready
+}
+
+long_one_runs() {
+  [ "$(ask "$1" "select count(*) from ql.attempt_state as t
+    join ql.run_state as r on r.run_id = t.run_id
+    where r.target_key = 'long' and t.status = 'running'")" -ge 1 ]
 }
 
 # recovered NAME NODE: wait for the first admission and completion on the new leader, and time them.
@@ -215,7 +240,7 @@ judge_kept() {
 
 phase_end() {
   local node name truth words
-  load_wanted "$runs_wanted"
+  load_wanted twenty "$runs_wanted"
   load_ends "$runs_wanted"
   node=$(leader)
   until_true 180 "all runs have ended" asked "$node" \
@@ -244,14 +269,15 @@ figures_of_all() {
 
 # spread KIND: least, median and most of the times of all failovers.
 spread() {
-  local sorted=() count
+  local sorted=() count middle
   mapfile -t sorted < <(printf '%s\n' "${times[@]}" | sed -n "s/^$1 //p" | sort -n)
   count=${#sorted[@]}
   [ "$count" -gt 0 ] || return 0
+  middle=$(((sorted[(count - 1) / 2] + sorted[count / 2]) / 2))
   figure "$1Ms.min" "${sorted[0]}"
-  figure "$1Ms.median" "${sorted[(count - 1) / 2]}"
+  figure "$1Ms.median" "$middle"
   figure "$1Ms.max" "${sorted[count - 1]}"
-  say "  crash to $1: ${sorted[0]} / ${sorted[(count - 1) / 2]} / ${sorted[count - 1]} ms" \
+  say "  crash to $1: ${sorted[0]} / $middle / ${sorted[count - 1]} ms" \
     "(least, median, most of $count)"
 }
 

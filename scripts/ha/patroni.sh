@@ -1,6 +1,6 @@
 # A cluster that Patroni keeps: one etcd, two nodes, all on loopback below $scratch. Sourced by
-# scripts/ha_patroni.sh. How the values below follow from each other is in patroni/README.md.
-# shellcheck shell=bash
+# scripts/ha_patroni.sh. After gate.sh and node.sh.
+# shellcheck shell=bash disable=SC2154,SC2034
 
 # Patroni takes no ttl below 20 s. A dead leader's key is gone that long after its last refresh, of
 # which there is one each loop_wait; so a standby is promoted 18 to 20 s after a crash.
@@ -13,8 +13,8 @@ declare -A rest_port=()
 
 # --- programs
 
-# Sets $etcd_bin and $patroni_bin: what is on PATH or named, else fetched once into a folder that the
-# servers' user may enter. No service is installed.
+# Sets $etcd_bin and $patroni_bin: what is on PATH or named, else fetched once into a folder that
+# the servers' user may enter. No service is installed.
 patroni_tools() {
   local tools said
   tools=$(umask 022 && cache_folder)/patroni
@@ -205,7 +205,8 @@ leader() {
 whole_cluster() {
   local node
   node=$(leader) && patroni_is "$(other_node "$node")" sync &&
-    sql_database=postgres asked "$node" "select count(*) from pg_stat_replication where sync_state = 'sync'" 1
+    sql_database=postgres asked "$node" "
+      select count(*) from pg_stat_replication where sync_state = 'sync'" 1
 }
 
 # All processes below one, itself first.
@@ -258,9 +259,10 @@ switchover() {
 
 # What is thrown away needs no orderly end: the nodes first, or each would wait for the others.
 patroni_end() {
-  local node postmaster
+  local node postmaster REPLY
   for node in one two; do
     kill_child "patroni-$node" KILL
+    reaped "patroni-$node" 5
     postmaster=$(postmaster_of "$node") && kill -QUIT "$postmaster" 2>/dev/null &&
       until_true 10 "postgres of $node has ended" all_gone "$postmaster"
   done

@@ -72,4 +72,22 @@ select
         and w.word = 'end'
     )
   ),
-  'each has its execution''s own word that it came to its end';
+  'each has its execution''s own word that it came to its end'
+union all
+select
+  'executionsOutlivedTheFailovers',
+  not exists (
+    select from crash as c
+    where not exists (
+      select from ql.attempt_state as t
+      join run as r on r.run_id = t.run_id and r.target_key = 'long'
+      join witness as b
+        on b.run_id = t.run_id and b.number = t.number and b.word = 'begin'
+      join witness as e
+        on e.run_id = t.run_id and e.number = t.number and e.word = 'end'
+      where t.status = 'succeeded' and t.number = 1
+        and b.at_ms < c.crashed_ms and e.at_ms > c.heir_ms
+    )
+  ),
+  (select count(*) from run as r where r.target_key = 'long' and r.status = 'succeeded')
+    || ' long executions of ' || (select count(*) from crash) || ' crashes ended by themselves';

@@ -1,5 +1,5 @@
--- KEPT — how much of what was acknowledged is not there: admissions by the clients' ledger, starts by
--- the executions' own files, reports by the logs that a worker keeps once its report is answered.
+-- KEPT — how much of what was acknowledged is not there: admissions by the clients' ledger, starts
+-- by the executions' own files, reports by the logs that a worker keeps once its report is answered.
 -- The tables are the session's own, filled by the drill (patroni/load.sh).
 with admission as (
   select count(*) as acknowledged, count(*) filter (where r.run_id is null) as lost

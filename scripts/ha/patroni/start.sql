@@ -1,4 +1,4 @@
--- START — one run under its key; the same key again finds the same run. Who answers says where it is.
+-- START — one run under its key; the same key again finds the same run. Who answers says where.
 select
   a.run_id,
   a.outcome,

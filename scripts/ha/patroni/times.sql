@@ -1,5 +1,5 @@
 -- TIMES — milliseconds from the crash to the first admission that a client was told of, and to the
--- first completion, both of what the new primary decided: nothing of the old one was left at :gone_ms.
+-- first completion, both decided by the new primary: nothing of the old one was left at :gone_ms.
 select
   (
     select min(a.at_ms) - :crashed_ms
