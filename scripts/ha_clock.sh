@@ -145,7 +145,8 @@ phase_ahead() {
   goes_on "after the step ahead" "$ahead_ms" ""
   must 60 "what was given up runs again" asked c "
     select count(*) > 0 and count(*) filter (where n.attempt_id is null) = 0
-    from ql.attempt_state as a join ql.step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
+    from ql.attempt_state as a
+    join ql.step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
     join ql.task_revision as t on t.task_id = s.task_id and t.on_lost = 'retry'
     left join ql.attempt_state as n on n.run_id = a.run_id and n.step_key = a.step_key
       and n.number > a.number and n.started_at_ms is not null
@@ -218,11 +219,13 @@ phase_back() {
   back_ms=$(server_ms)
   judge clockSetBack "by $TEN s" stepped $((HOUR - TEN)) -
   event setBack
-  by_the_step silentWorkComesLater silent "a.lease_expires_at_ms + 2000" 62 "its lease and the grace"
+  by_the_step silentWorkComesLater silent "a.lease_expires_at_ms + 2000" 62 \
+    "its lease and the grace"
   by_the_step longBackOffsComeLater later s.due_at_ms 102 "its back-off"
   by_the_step runDeadlinesComeLater limited r.deadline_at_ms 90 "its deadline"
   judge shortBackOffsEndAtOnce "it is due, and may be tried again" until_true 10 "it is over" \
-    asked c "select not exists (select from ql.run_state as r join ql.step_state as s on s.run_id = r.run_id
+    asked c "select not exists (
+      select from ql.run_state as r join ql.step_state as s on s.run_id = r.run_id
       where r.run_key = 'probe-soon' and s.status = 'retry_wait'
         and s.due_at_ms > extract(epoch from clock_timestamp()) * 1000 + 68000)" t
   judge abandonedClaimReturned "another scheduler may have it" until_true 10 "the claim is free" \

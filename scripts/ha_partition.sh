@@ -27,11 +27,11 @@ drill_usage() {
   cat <<'HELP'
 Usage: scripts/ha_partition.sh [OPTIONS]
 
-Root only: makes two network namespaces with a wire between them, a PostgreSQL in each (a the primary,
-b its synchronous standby with remote_apply), and a control, a worker (leases of 5 s) and clients on
+Root only: makes two network namespaces with a wire between them, a PostgreSQL in each (a the
+primary, b its synchronous standby with remote_apply), and a control, a worker (leases of 5 s) and clients on
 both sides. The wire is cut for longer than a lease while they work, b is promoted, the wire is
-mended, a is rewound and follows b. Told twice: first a is fenced before b is promoted, then a cannot
-be reached and lives on. Nothing is left behind. Where it cannot run it says why, and exits 77.
+mended, a is rewound and follows b. Told twice: first a is fenced before b is promoted, then a
+cannot be reached and lives on. Nothing is left behind. Where it cannot run it says why, and exits 77.
 
   --runs N        tell both stories N times (1)
   --report FILE   write a JSON report (mode 0600): gates, timeline, figures
@@ -68,7 +68,7 @@ phase_rooms() {
   stories=$((stories + 1))
   story=$([ $((stories % 2)) = 1 ] && echo fenced || echo unreachable)
   prefix="run$(((stories + 1) / 2)).$story."
-  say "   story: the old primary $([ "$story" = fenced ] && echo "is fenced" || echo "is out of reach")"
+  say "   story: the old primary, before the new one is promoted, is $story"
   story_over
   rooms_make
   hba_network=${address[a]%.*}.0/24
@@ -140,21 +140,23 @@ phase_cut() {
   wire_cut
   event wireCut
   judge partitionObserved "no way through, and no end of a connection was told of it" silent 2>&1
-  judge partitionedCommitNotAcknowledged "a client of a waits for 3 s and is told nothing" unanswered nobody
+  judge partitionedCommitNotAcknowledged "a client of a waits for 3 s and is told nothing" \
+    unanswered nobody
 }
 
 # An admission at a that has no answer; its backend waits for the standby, and nobody sees its row.
 unanswered() {
   local code
   shown "timeout 3 psql -h ${node_host[a]} -f load/admit.sql -v run_key=$1"
-  code=$(sql_s=3 state_of sql a drill_admission -f "$crew_home/admit.sql" -v flow=short -v run_key="$1")
+  code=$(sql_s=3 state_of sql a drill_admission -f "$crew_home/admit.sql" -v flow=short \
+    -v run_key="$1")
   [ "$code" = 08006 ] && asked a "select count(*) > 0 from pg_stat_activity
     where wait_event = 'SyncRep' and usename = 'drill_admission'" t &&
     asked a "select count(*) from ql.run_state where run_key = '$1'" 0
 }
 
-# What a drill may not do by mistake: two primaries. An operator who cannot reach the old one says so,
-# and may: with remote_apply and one standby, what that one has not applied nobody was told of.
+# What a drill may not do by mistake: two primaries. An operator who cannot reach the old one says
+# so, and may: with remote_apply and one standby, what that one has not applied nobody was told of.
 promote_guarded() {  # STANDBY OLD [WORD]
   if alive "node-$2" && [ "${3:-}" != cannot-be-reached ]; then
     say "  PRIMARY_NOT_FENCED: $2 is not known to have ended; $1 is not promoted"
@@ -185,7 +187,7 @@ phase_promote() {
   up_ms
   promoted_ms=$REPLY
   event bPromoted
-  # the operator starts one beside the new primary; the others find their way when they have given up
+  # the operator starts one beside the new primary; the others come when they have given up waiting
   control_start control-fresh "$(both_dsn drill_scheduler b a)" ip netns exec "${room[b]}"
   judge promotedOnOneSide "b is the primary of timeline 2" asked b \
     "select pg_walfile_name(pg_current_wal_lsn()) like '00000002%' and not pg_is_in_recovery()" t
@@ -210,15 +212,17 @@ phase_alone() {
 phase_heal() {
   local REPLY
   if [ "$story" = unreachable ]; then
-    judge unreachablePrimaryAcknowledgedNothing "in the cut a client of a is told nothing" unanswered nobody-2
+    judge unreachablePrimaryAcknowledgedNothing "in the cut a client of a is told nothing" \
+      unanswered nobody-2
   fi
   wire_mend
   event wireMended
   up_ms
   mended_ms=$REPLY
-  figure "${prefix}secondsOfCut" "$(((mended_ms - cut_ms) / 1000)).$(((mended_ms - cut_ms) / 100 % 10))"
+  REPLY=$((mended_ms - cut_ms))
+  figure "${prefix}secondsOfCut" "$((REPLY / 1000)).$((REPLY / 100 % 10))"
   if [ "$story" = unreachable ]; then
-    judge unreachablePrimaryAcknowledgedNothing "b is there again, no standby any more: a still waits" \
+    judge unreachablePrimaryAcknowledgedNothing "b is there again, and no standby: a still waits" \
       unanswered nobody-3
     ends_there
     node_fence a
@@ -257,7 +261,8 @@ phase_end() {
 
 phase_judge() {
   witnessed b "$ha/partition/judge.sql" -v offset_ms="$(offset_ms)" -v cut_ms="$cut_ms" \
-    -v mended_ms="$mended_ms" -v promoted_ms="$promoted_ms" -v wrong="$wrong" -v old="${node_host[a]}" \
+    -v mended_ms="$mended_ms" -v promoted_ms="$promoted_ms" -v wrong="$wrong" \
+    -v old="${node_host[a]}" \
     >"$scratch/verdicts" || die "judging failed: $(tail -n 3 "$scratch/verdicts")"
   verdicts "$scratch/verdicts"
 }

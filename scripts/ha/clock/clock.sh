@@ -15,7 +15,8 @@ clock_possible() {
       return
     fi
   done
-  if [ ! -d "$scratch/faketime" ] && command -v apt-get >/dev/null && command -v dpkg >/dev/null; then
+  if [ ! -d "$scratch/faketime" ] && command -v apt-get >/dev/null &&
+    command -v dpkg >/dev/null; then
     say "fetching libfaketime from Debian …"
     mkdir -m 755 "$scratch/faketime"
     (cd "$scratch/faketime" && apt-get download -q libfaketime && dpkg -x libfaketime_*.deb . &&
@@ -28,8 +29,8 @@ clock_possible() {
 }
 
 # Only the server has it, and only once it is its own user: the library's semaphore is of its maker.
-# The file is read once a second. To read it each time (NO_CACHE) is to allocate memory in the signal
-# handlers of PostgreSQL, which look at the clock too: under load a backend dies of that.
+# The file is read at each new second. To read it each time (NO_CACHE) is to allocate memory in the
+# signal handlers of PostgreSQL, which look at the clock too: under load a backend dies of that.
 with_clock() {
   local before=("${pg_env[@]}")
   pg_env+=("LD_PRELOAD=$faketime" "FAKETIME_TIMESTAMP_FILE=$scratch/clock" FAKETIME_CACHE_DURATION=0
@@ -42,7 +43,7 @@ with_clock() {
 clock_set() {  # SECONDS [NODE]
   local stopped=()
   if [ -n "${2:-}" ]; then
-    shown "kill -STOP …; echo $(printf '%+d' "$1") >clock  # seconds ahead of the machine's; kill -CONT …"
+    shown "kill -STOP …; echo $(printf '%+d' "$1") >clock; kill -CONT …  # seconds ahead"
     standing_still "$2"
   fi
   printf '%+d\n' "$1" >"$scratch/clock.new"

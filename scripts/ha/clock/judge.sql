@@ -92,7 +92,7 @@ select
     count(*) filter (where t.ended is not true))
 from try as t
 where t.status = 'succeeded'
-  and (select r.target_key from ql.run_state as r where r.run_id = t.run_id) <> 'tick'
+  and (select r.run_key from ql.run_state as r where r.run_id = t.run_id) similar to '[ab]-[0-9]+'
 union all
 select
   'occurrencesExactlyOnce',

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Start runs one after the other, as a client does that has to be sure: a key is asked for until it
-# is acknowledged, and what was said stands in FOLDER/SIDE.asked and FOLDER/SIDE.acked, with the time
-# since boot. Ends when FOLDER/stop is there and nothing is owed any more.
+# is acknowledged, and what was said stands in FOLDER/SIDE.asked and FOLDER/SIDE.acked, with the
+# time since boot. Ends when FOLDER/stop is there and nothing is owed any more.
 #   admit.sh SIDE FOLDER PSQL-WORDS…
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)

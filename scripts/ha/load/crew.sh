@@ -1,8 +1,9 @@
-# Who works on the database of a drill, as users have it: controls, workers, clients that start runs.
+# Who works on the database of a drill, as users have it: controls, workers, and clients.
 # After gate.sh and node.sh; used by ha_partition.sh and ha_clock.sh.
 # shellcheck shell=bash disable=SC2154
 #
-#   find_product                  sets product and product_version: QINGLONG_SQL, or an environment of our own
+#   find_product                  sets product and product_version: QINGLONG_SQL, or an environment
+#                                 of our own
 #   install NODE LOCK             roles, logins, `migrate`, `publish` of the witness (and what stdin
 #                                 adds to the package); LOCK are words in front of the product there
 #   control_start NAME DSN VIA…   a control under a supervisor, its health at health_port[NAME]
@@ -72,22 +73,22 @@ worker_start() {
   shift 2
   shown "qinglong-sql worker --dsn $dsn --name $name --lease $lease  # started again when it ends"
   spawn "$name" "$@" "${crew_env[@]}" "$crew_home/supervise.sh" "$product" worker --dsn "$dsn" \
-    --name "$name" --lease $lease --slots "$slots" --drain-timeout 3s --state "$scratch/state-$name" \
-    --base-dir "$scratch" --log-format json
+    --name "$name" --lease $lease --slots "$slots" --drain-timeout 3s \
+    --state "$scratch/state-$name" --base-dir "$scratch" --log-format json
 }
 
 ready() {
   local name=$1
   shift
   # shellcheck disable=SC2016
-  "$@" timeout 2 bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1" && printf "GET /readyz HTTP/1.0\r\n\r\n" >&3 &&
-    read -r _ status _ <&3 && [ "$status" = 200 ]' - "${health_port[$name]}" 2>/dev/null
+  "$@" timeout 2 bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$1" &&
+    printf "GET /readyz HTTP/1.0\r\n\r\n" >&3 && read -r _ status _ <&3 && [ "$status" = 200 ]' - "${health_port[$name]}" 2>/dev/null
 }
 
 clients_start() {
   local side=$1 conninfo=$2
   shift 2
-  shown "psql -d '$conninfo' -f load/admit.sql -v run_key=$side-0, and so on until it is acknowledged"
+  shown "psql -d '$conninfo' -f load/admit.sql -v run_key=$side-0  # $side-1, …"
   PGCONNECT_TIMEOUT=2 spawn "clients-$side" "$@" "$crew_home/admit.sh" "$side" "$clients" \
     "${pg_env[@]}" "$bin/psql" -d "$conninfo"
 }
@@ -97,7 +98,7 @@ clients_stop() {
   touch "$clients/stop"
   for one in "${!child[@]}"; do
     [[ $one = clients-* ]] || continue
-    reaped "$one" 60 || die "$one still waits for an answer: $(tail -n 1 "$clients/${one#*-}.errors")"
+    reaped "$one" 60 || die "$one still waits: $(tail -n 1 "$clients/${one#*-}.errors")"
   done
 }
 
@@ -119,9 +120,11 @@ witnessed() {
   shift 2
   {
     printf '%s\n' "set client_min_messages = warning;" \
-      "create temporary table said (attempt_id text, pid bigint, word text, up_s numeric, side text);" \
+      "create temporary table said (
+        attempt_id text, pid bigint, word text, up_s numeric, side text);" \
       "create temporary table asked (run_key text, up_s numeric);" \
-      "create temporary table acked (run_key text, run_id text, outcome text, server text, up_s numeric);" \
+      "create temporary table acked (
+        run_key text, run_id text, outcome text, server text, up_s numeric);" \
       "create temporary table ended_there (attempt_id text, status text);"
     copied said "$witness"/*
     copied asked "$clients"/*.asked

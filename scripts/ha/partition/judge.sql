@@ -3,8 +3,8 @@
 --   said (attempt_id, pid, word, up_s, side)     what each execution wrote of itself
 --   asked (run_key, up_s), acked (run_key, run_id, outcome, server, up_s)     admissions
 --   ended_there (attempt_id, status)    what could be read as ended on the old primary at its fence
--- and as variables, in milliseconds: offset_ms (the time of day less the time since boot), cut_ms and
--- mended_ms (since boot); wrong (the network of the side that was cut off), old (its address).
+-- and as variables, in milliseconds: offset_ms (the time of day less the time since boot), cut_ms,
+-- promoted_ms and mended_ms (since boot); wrong (the network of the side that was cut off), old (its address).
 -- A row of witness says `alive` every 100 ms: what it was killed at is at most so much later.
 
 create temporary table life as
@@ -49,7 +49,11 @@ window w as (partition by t.run_id, t.step_key order by t.began_ms);
 
 -- an execution that was killed, and what came after it
 create temporary view margin as
-select f.attempt_id, f.side, f.next_ms - f.last_ms as before_next_ms, f.finished_ms - f.last_ms as before_fence_ms
+select
+  f.attempt_id,
+  f.side,
+  f.next_ms - f.last_ms as before_next_ms,
+  f.finished_ms - f.last_ms as before_fence_ms
 from follower as f
 where not f.ended and f.status = 'lost';
 
@@ -71,8 +75,10 @@ from (
 ) as k
 union all
 select 'admittedExactlyOnce',
-  count(*) = count(distinct r.run_key) and count(*) = (select count(distinct a.run_key) from asked as a),
-  format('%s keys, asked for %s times, are %s runs', (select count(distinct a.run_key) from asked as a),
+  count(*) = count(distinct r.run_key)
+    and count(*) = (select count(distinct a.run_key) from asked as a),
+  format('%s keys, asked for %s times, are %s runs',
+    (select count(distinct a.run_key) from asked as a),
     (select count(*) from asked), count(*))
 from ql.run_state as r where r.package_key = 'drill' and r.trigger_key is null
 union all
@@ -90,7 +96,7 @@ union all
 select 'killedBeforeAnyoneElseStarts',
   count(*) filter (where f.next_ms < f.last_ms) = 0
     and (select count(m.before_next_ms) from margin as m where m.side = :'wrong') > 0,
-  format('%s executions of the wrong side were started again elsewhere; the least time between is %s ms',
+  format('%s executions of the wrong side were started again; the least time between is %s ms',
     (select count(m.before_next_ms) from margin as m where m.side = :'wrong'),
     (select min(m.before_next_ms) from margin as m where m.side = :'wrong'))
 from follower as f where f.next_id is not null
@@ -108,7 +114,7 @@ from life as l where l.side = :'wrong'
 union all
 select 'lateReportsRefusedAndKept',
   count(*) filter (where f.run_id is null) = 0 and count(*) > 0,
-  format('%s executions ended well on the wrong side after they were given up, %s of them without QL410',
+  format('%s executions that were given up ended well on the wrong side, %s without QL410',
     count(*), count(*) filter (where f.run_id is null))
 from try as t
 left join lateral (
@@ -118,11 +124,13 @@ left join lateral (
 where t.ended and t.side = :'wrong' and t.status = 'lost'
 union all
 select 'nothingTwicePastItsBarrier',
-  (select count(*) from (select l.attempt_id from life as l group by 1 having count(*) > 1) as d) = 0
+  not exists (select from life as l group by l.attempt_id having count(*) > 1)
     and (select count(*) from (
-      select t.run_id, t.step_key from try as t where t.on_lost <> 'retry' and t.began_ms is not null
+      select t.run_id, t.step_key from try as t
+      where t.on_lost <> 'retry' and t.began_ms is not null
       group by 1, 2 having count(*) > 1) as d) = 0,
-  format('%s executions of %s attempts; %s of work that may not run twice', (select count(*) from life),
+  format('%s executions of %s attempts; %s of work that may not run twice',
+    (select count(*) from life),
     (select count(distinct l.attempt_id) from life as l),
     (select count(*) from try as t where t.on_lost <> 'retry' and t.began_ms is not null))
 union all
@@ -132,7 +140,8 @@ select 'successesWereLived', count(*) filter (where t.ended is not true) = 0 and
 from try as t where t.status = 'succeeded'
 union all
 select 'allRunsEnded', (select count(*) from ql.open_run) = 0,
-  format('%s of %s runs are open', (select count(*) from ql.open_run), (select count(*) from ql.run_state))
+  format('%s of %s runs are open', (select count(*) from ql.open_run),
+    (select count(*) from ql.run_state))
 union all
 select 'violationEmpty', (select count(*) from ql.violation) = 0,
   format('%s rows', (select count(*) from ql.violation));
@@ -144,20 +153,23 @@ from (
     ('runs', (select count(*) from ql.run_state)),
     ('executions', (select count(*) from life)),
     ('executionsKilled', (select count(*) from margin as m where m.side = :'wrong')),
-    ('killBeforeNextStartMsLeast', (select min(m.before_next_ms) from margin as m where m.side = :'wrong')),
+    ('killBeforeNextStartMsLeast', (
+      select min(m.before_next_ms) from margin as m where m.side = :'wrong')),
     ('killBeforeNextStartMsMedian', (
       select percentile_disc(0.5) within group (order by m.before_next_ms)
       from margin as m where m.side = :'wrong')),
     ('killBeforeFenceMsLeast', (select min(m.before_fence_ms) from margin as m)),
     ('refusedReports', (select count(*) from ql.refused_state as f where f.code = 'QL410')),
     ('admissionsAcknowledged', (select count(*) from acked)),
-    ('admissionsAskedAgain', (select count(*) from asked) - (select count(distinct a.run_key) from asked as a)),
+    ('admissionsAskedAgain', (select count(*) - count(distinct a.run_key) from asked as a)),
     ('msFromPromotionToFirstAdmission', (
-      select min(k.up_s * 1000)::bigint - :promoted_ms from acked as k where k.up_s * 1000 > :promoted_ms)),
+      select min(k.up_s * 1000)::bigint - :promoted_ms from acked as k
+      where k.up_s * 1000 > :promoted_ms)),
     ('msFromPromotionToFirstStart', (
       select min(l.began_ms) - :promoted_ms from life as l where l.began_ms > :promoted_ms)),
     ('msFromPromotionToFirstEnd', (
       select min(t.finished_ms) - :promoted_ms from try as t
       where t.status = 'succeeded' and t.finished_ms > :promoted_ms)),
-    ('msFromHealingToLastEnd', (select max(r.finished_at_ms) from ql.run_state as r) - :offset_ms - :mended_ms)
+    ('msFromHealingToLastEnd', (
+      select max(r.finished_at_ms) - :offset_ms - :mended_ms from ql.run_state as r))
 ) as n (name, value);

@@ -1,5 +1,5 @@
-# Two rooms with networks of their own, a and b, and a wire between them that can be cut. A room is a
-# network namespace, the wire a pair of virtual cards; they need root and `ip`, of iproute2.
+# Two rooms with networks of their own, a and b, and a wire between them that can be cut. A room is
+# a network namespace, the wire a pair of virtual cards; they need root and `ip`, of iproute2.
 # shellcheck shell=bash
 #
 #   rooms_possible       ends the drill with 77, and says why, where there can be none
@@ -49,8 +49,10 @@ rooms_make() {
 inside() { ip netns exec "${room[$1]}" "${@:2}"; }
 
 wire_cut() {
-  step ip -n "${room[a]}" neighbor replace "${address[b]}" dev "${card[a]}" lladdr $nobody nud permanent
-  step ip -n "${room[b]}" neighbor replace "${address[a]}" dev "${card[b]}" lladdr $nobody nud permanent
+  step ip -n "${room[a]}" neighbor replace "${address[b]}" dev "${card[a]}" \
+    lladdr $nobody nud permanent
+  step ip -n "${room[b]}" neighbor replace "${address[a]}" dev "${card[b]}" \
+    lladdr $nobody nud permanent
 }
 
 wire_mend() {
