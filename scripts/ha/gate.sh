@@ -214,7 +214,7 @@ at_end() {
   trap '' INT TERM HUP
   trap - EXIT
   set +e
-  exec >&"$out" 2>&"$err"  # a signal may have come where words were dropped
+  exec 1>&"$out" 2>&"$err"  # a signal may have come where words were dropped
   verdict_of_all "$status" || passed=false
   [ -z "$report" ] || publish "$passed" || passed=false
   if declare -F drill_tidy >/dev/null; then drill_tidy; fi
