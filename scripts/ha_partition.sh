@@ -114,8 +114,11 @@ phase_load() {
     clients_start "$one" "$(both_dsn drill_admission)" ip netns exec "${room[$one]}"
   done
   # what is to be cut off: work that will outlast its lease, and work that will end within it
+  for one in {1..6}; do
+    sql a drill_admission -f "$crew_home/admit.sql" -v flow=stuck -v run_key="stuck-$one" >/dev/null
+  done
   must 120 "short and long work runs on both sides" asked a "
-    select count(*) filter (where r.target_key = 'long' and a.worker_id = 'worker-a') > 2
+    select count(*) filter (where r.target_key = 'stuck' and a.worker_id = 'worker-a') > 1
       and count(*) filter (where r.target_key = 'middle' and a.worker_id = 'worker-a') > 0
       and count(*) filter (where a.worker_id = 'worker-b') > 0
     from ql.attempt_state as a join ql.run_state as r on r.run_id = a.run_id
@@ -135,9 +138,9 @@ silent() {
 
 phase_cut() {
   local REPLY
+  wire_cut
   up_ms
   cut_ms=$REPLY
-  wire_cut
   event wireCut
   judge partitionObserved "no way through, and no end of a connection was told of it" silent 2>&1
   judge partitionedCommitNotAcknowledged "a client of a waits for 3 s and is told nothing" \

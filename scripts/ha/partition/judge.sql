@@ -70,7 +70,10 @@ select 'nothingAcknowledgedOnTheWrongSide', count(*) filter (where k.wrongly) = 
       and a.up_s * 1000 between :cut_ms and :mended_ms),
     count(*) filter (where k.wrongly))
 from (
-  select k.server = :'old' and k.up_s * 1000 > :cut_ms + 500 as wrongly
+  select
+    k.server = :'old' and (
+      select max(a.up_s) from asked as a where a.run_key = k.run_key and a.up_s <= k.up_s
+    ) * 1000 > :cut_ms as wrongly
   from acked as k
 ) as k
 union all
@@ -80,7 +83,7 @@ select 'admittedExactlyOnce',
   format('%s keys, asked for %s times, are %s runs',
     (select count(distinct a.run_key) from asked as a),
     (select count(*) from asked), count(*))
-from ql.run_state as r where r.package_key = 'drill' and r.trigger_key is null
+from ql.run_state as r where r.run_key similar to '[ab]-[0-9]+'
 union all
 select 'startsKept', count(*) filter (where t.starting_ms is null) = 0 and count(*) > 0,
   format('%s executions began, %s of them without a start that is known', count(*),
