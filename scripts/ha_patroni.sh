@@ -231,11 +231,12 @@ timed() { [ -n "$(times_at "$1" | cut -d'|' -f"$2")" ]; }
 
 # judge_kept NODE: nothing that anybody was told of is lost there.
 judge_kept() {
-  local kind acknowledged lost
+  local kind acknowledged lost rows=0
   while IFS='|' read -r kind acknowledged lost; do
     gate "acknowledged${kind^}sKept" "$(verdict same 0 "$lost")" "$acknowledged told of, $lost lost"
-    kept[$kind]=$acknowledged
+    kept[$kind]=$acknowledged rows=$((rows + 1))
   done < <(witnessed "$1" "$load_home/kept.sql")
+  [ "$rows" = 3 ] || die "what is kept cannot be judged on $1"
 }
 
 phase_end() {

@@ -17,6 +17,7 @@ both_nodes() {
 load_publish() {
   witness=$scratch/witness clients=$scratch/clients
   mkdir -p "$witness" "$clients"
+  : >"$clients/crashes"
   sed "s#@WITNESS@#$witness#" "$load_home/load.yaml" >"$scratch/load.yaml"
   shown "qinglong-sql publish load.yaml"
   QINGLONG_DSN=$(both_nodes drill_publisher) product publish "$scratch/load.yaml" \
