@@ -84,7 +84,7 @@ refused() {
 digest() { dba_asks "$1" digest "tables=${2:-.}" "stories=${3:-}"; }
 
 # look NODE: every row as it is now, unless we know; `lost` forgets it.
-look() { rows_now=${rows_now:-"$(digest "$1")"}; }
+look() { rows_now=${rows_now:-"$(digest "$1")"} || true; }
 
 # unmoved GATES NODE WHAT: every row is as it was at the last look.
 unmoved() {
