@@ -113,11 +113,22 @@ phase_load() {
   for one in a b; do
     clients_start "$one" "$(both_dsn drill_admission)" ip netns exec "${room[$one]}"
   done
-  # what is to be cut off: work that will outlast its lease, and work that will end within it
-  for one in {1..6}; do
-    sql a drill_admission -f "$crew_home/admit.sql" -v flow=stuck -v run_key="stuck-$one" >/dev/null
-  done
-  must 120 "short and long work runs on both sides" asked a "
+  fed=0 fed_at=$((SECONDS - 60))
+  must 180 "short and long work runs on both sides" fed_and_running
+}
+
+# What is to be cut off: work that will outlast its lease, and work that will end within it. There is
+# some more of it every ten seconds until it runs where it should.
+fed_and_running() {
+  local flow
+  if [ $((SECONDS - fed_at)) -ge 10 ]; then
+    fed_at=$SECONDS
+    for flow in stuck stuck stuck stuck middle middle; do
+      fed=$((fed + 1))
+      sql a drill_admission -f "$crew_home/admit.sql" -v flow=$flow -v run_key="fed-$fed"
+    done
+  fi
+  asked a "
     select count(*) filter (where r.target_key = 'stuck' and a.worker_id = 'worker-a') > 1
       and count(*) filter (where r.target_key = 'middle' and a.worker_id = 'worker-a') > 0
       and count(*) filter (where a.worker_id = 'worker-b') > 0

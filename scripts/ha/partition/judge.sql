@@ -99,7 +99,8 @@ union all
 select 'killedBeforeAnyoneElseStarts',
   count(*) filter (where f.next_ms < f.last_ms) = 0
     and (select count(m.before_next_ms) from margin as m where m.side = :'wrong') > 0,
-  format('%s executions of the wrong side were started again; the least time between is %s ms',
+  format('%s overlapped; %s of the wrong side were started again, the least time between is %s ms',
+    count(*) filter (where f.next_ms < f.last_ms),
     (select count(m.before_next_ms) from margin as m where m.side = :'wrong'),
     (select min(m.before_next_ms) from margin as m where m.side = :'wrong'))
 from follower as f where f.next_id is not null
