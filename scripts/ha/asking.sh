@@ -12,7 +12,8 @@ asks() {
   local words=(-v package=drill -v run=none -v key=one -v number=1 -v fence=1 -v input='{}')
   words+=(-v worker=drill-worker -v lease_ms=30000 -v exit_code=0 -v "file=$file.sql")
   for pair in "${@:5}"; do words+=(-v "$pair"); done
-  sql "$node" "$login" "${words[@]}" -f "$fixture_sql/$script.sql" \
+  # on a busy machine a connection takes its time; a client would come again
+  connect_s=30 sql "$node" "$login" "${words[@]}" -f "$fixture_sql/$script.sql" \
     2>>"$fixture_folder/words"
 }
 
@@ -20,7 +21,7 @@ asks() {
 dba_asks() {
   local node=$1 file=$2 pair words=()
   for pair in "${@:3}"; do words+=(-v "$pair"); done
-  sql "$node" "$dba" "${words[@]}" -f "$fixture_sql/$file.sql"
+  connect_s=30 sql "$node" "$dba" "${words[@]}" -f "$fixture_sql/$file.sql"
 }
 
 # wrong GATES WORDS…: those gates will be false, and why.

@@ -231,14 +231,17 @@ LATE
 
 # While the standby does not apply, COMMIT on the primary is not acknowledged: the client gives up.
 fixture_waits() {  # PRIMARY STANDBY GATE
-  local node=$1 standby=$2 gate=$3 code=0
+  local node=$1 standby=$2 gate=$3 code=0 waiting
   sql "$standby" "$dba" -c "select pg_wal_replay_pause()" >/dev/null
   until_true 10 "the replay on $standby is paused" is_paused "$standby" || true
-  shown "psql $standby -c 'select pg_wal_replay_pause()'; timeout 1.5 psql $node -c 'insert …'"
-  sql_s=1.5 sql "$node" "$dba" -c "insert into drill.waited default values" 2>/dev/null || code=$?
+  shown "psql $standby -c 'select pg_wal_replay_pause()'; timeout 3 psql $node -c 'insert …'"
+  sql_s=3 sql "$node" "$dba" -c "insert into drill.waited default values" 2>/dev/null || code=$?
+  waiting=$(sql "$node" "$dba" -c "select count(*) from pg_stat_activity
+    where wait_event = 'SyncRep' and query like 'insert into drill.waited%'")
   sql "$standby" "$dba" -c "select pg_wal_replay_resume()" >/dev/null
-  expect "$gate" "a COMMIT on $node while $standby does not apply" "124 (given up)" \
-    "$code ($([ $code = 124 ] && echo given up || echo acknowledged))"
+  expect "$gate" "a COMMIT on $node while $standby does not apply" \
+    "client given up (124), backends that wait 1" "client $([ $code = 124 ] && echo given up ||
+      echo answered) ($code), backends that wait $waiting"
   told "$gate" "COMMIT waits for $standby, and goes on as soon as it applies"
 }
 

@@ -75,7 +75,8 @@ dsn_of() { printf 'postgresql://%s@%s:%s/%s\n' "$3" "$1" "$2" "$database"; }
 psql_at() {
   local via=()
   read -ra via <<<"${node_via[$1]:-}"
-  psql=("${via[@]}" "${pg_env[@]}" PGCONNECT_TIMEOUT=5 "PGAPPNAME=$2" "$bin/psql" -XqAt
+  psql=("${via[@]}" "${pg_env[@]}" "PGCONNECT_TIMEOUT=${connect_s:-5}" "PGAPPNAME=$2"
+    "$bin/psql" -XqAt
     -v ON_ERROR_STOP=1 -v VERBOSITY=verbose -h "${node_host[$1]:-127.0.0.1}" -p "${node_port[$1]}"
     -U "$2" -d "${sql_database:-$database}")
 }
