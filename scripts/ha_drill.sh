@@ -24,6 +24,7 @@ drill=ha_drill
 gates_file=$ha/gates.txt
 source "$ha/gate.sh"
 source "$ha/node.sh"
+source "$ha/guard.sh"
 source "$ha/control.sh"
 source "$ha/fixture.sh"
 [ ! -e "$ha/sabotage.sh" ] || source "$ha/sabotage.sh"
@@ -78,14 +79,6 @@ phase_nodes() {
   until_true 30 "beta streams from alpha" streams alpha beta || true
   judge physicalStreaming "beta is in recovery and streams by its slot" streams alpha beta
   event streaming
-}
-
-streams() {  # PRIMARY STANDBY
-  in_recovery "$2" && asked "$1" "
-    select r.state || ' ' || s.active || ' ' || s.slot_type
-    from pg_stat_replication as r join pg_replication_slots as s on s.active_pid = r.pid
-    where r.application_name = '$2' and s.slot_name = '$2'" "streaming true physical" &&
-    asked "$2" "select status from pg_stat_wal_receiver" streaming
 }
 
 phase_roles() {
@@ -162,17 +155,6 @@ link_cut() {
   asked alpha "select count(*) from pg_stat_replication" 0 &&
     asked beta "select count(*) from pg_stat_wal_receiver" 0
 }
-
-# The guard: no promotion while the old primary may still acknowledge something.
-promote_fenced() {  # STANDBY OLD-PRIMARY
-  if ! fenced "$2"; then
-    say "  refused: PRIMARY_NOT_FENCED ($2 runs)"
-    return 3
-  fi
-  node_promote "$1"
-}
-
-fenced() { gone "node-$1" && ! (exec 3<>"/dev/tcp/127.0.0.1/${node_port[$1]}") 2>/dev/null; }
 
 promotion_refused() {
   local code=0
