@@ -14,7 +14,7 @@ remote=remoteWorkflowCancellation
 
 # A worker takes attempt NUMBER of RUN over the start barrier: lease, begin, running.
 worked() {
-  local node=$1 run=$2 step=$3 number=$4 worker=${5:-drill-worker} ms=${6:-30000} late=${7:-}
+  local node=$1 run=$2 step=$3 number=$4 worker=${5:-drill-worker} ms=${6:-120000} late=${7:-}
   local words="run=$run number=$number worker=$worker lease_ms=$ms"
   lost $completion "$node" worker lease "$words" "$step $number fence 1" "$step $number fence 1" \
     "$late"
