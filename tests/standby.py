@@ -17,7 +17,7 @@ from tests.binaries import Binaries, environment
 from tests.scratch import discard, scratch_folder
 from tests.server import Server
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0  # a machine may be busy with other things
 
 
 @contextlib.contextmanager
