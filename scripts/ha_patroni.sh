@@ -180,6 +180,8 @@ one_crash() {
   local number=$1 kind=$2 node heir before old REPLY
   node=$(leader) && heir=$(other_node "$node")
   old=$(timeline_of "$node") before=$(rewound "$node")
+  until_true 60 "the long execution before has ended" no_long_one "$node" || true
+  rm -f "$may_go"
   load_wanted long "$number"
   must 90 "a long execution has begun" long_one_runs "$node"
   more_runs $((number + 1))
@@ -189,10 +191,11 @@ one_crash() {
   event "crash $number" "$kind of $node"
   must 90 "$heir leads" patroni_is "$heir" primary
   epoch_ms && figure "failover.$number.leaderMs" $((REPLY - crashed_ms)) &&
-    times+=("leader $((REPLY - crashed_ms))") &&
-    printf '%s\t%s\n' "$crashed_ms" "$REPLY" >>"$clients/crashes"
+    times+=("leader $((REPLY - crashed_ms))")
   event "heir $number" "$heir"
   recovered "failover.$number" "$heir"
+  epoch_ms && printf '%s\t%s\n' "$crashed_ms" "$REPLY" >>"$clients/crashes"
+  touch "$may_go"
   [ "$(timeline_of "$heir")" -gt "$old" ] || die "$heir has not begun a timeline of its own"
   judge_kept "$heir"
   patroni_start "$node"
@@ -204,10 +207,14 @@ one_crash() {
   must 60 "both controls are ready again" controls_are_ready
 }
 
-long_one_runs() {
-  [ "$(ask "$1" "select count(*) from ql.attempt_state as t
+long_one_runs() { ! no_long_one "$1" && [ "$(long_ones "$1" running)" -ge 1 ]; }
+
+no_long_one() { [ "$(long_ones "$1" 'starting|running')" = 0 ]; }
+
+long_ones() {  # NODE STATUS
+  ask "$1" "select count(*) from ql.attempt_state as t
     join ql.run_state as r on r.run_id = t.run_id
-    where r.target_key = 'long' and t.status = 'running'")" -ge 1 ]
+    where r.target_key = 'long' and t.status ~ '^($2)\$'"
 }
 
 # recovered NAME NODE: wait for the first admission and completion on the new leader, and time them.

@@ -16,6 +16,7 @@ both_nodes() {
 
 load_publish() {
   witness=$scratch/witness clients=$scratch/clients
+  may_go=$witness.go  # the long executions wait for it
   mkdir -p "$witness" "$clients"
   : >"$clients/crashes"
   sed "s#@WITNESS@#$witness#" "$load_home/load.yaml" >"$scratch/load.yaml"
