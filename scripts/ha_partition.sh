@@ -123,14 +123,14 @@ fed_and_running() {
   local flow
   if [ $((SECONDS - fed_at)) -ge 10 ]; then
     fed_at=$SECONDS
-    for flow in stuck stuck stuck stuck middle middle; do
+    for flow in stuck stuck stuck stairs stairs; do
       fed=$((fed + 1))
       sql a drill_admission -f "$crew_home/admit.sql" -v flow=$flow -v run_key="fed-$fed"
     done
   fi
   asked a "
     select count(*) filter (where r.target_key = 'stuck' and a.worker_id = 'worker-a') > 1
-      and count(*) filter (where r.target_key = 'middle' and a.worker_id = 'worker-a') > 0
+      and count(*) filter (where r.target_key = 'stairs' and a.worker_id = 'worker-a') > 3
       and count(*) filter (where a.worker_id = 'worker-b') > 0
     from ql.attempt_state as a join ql.run_state as r on r.run_id = a.run_id
     where a.status = 'running'" t

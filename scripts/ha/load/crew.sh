@@ -18,7 +18,7 @@
 crew_home=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 declare -A health_port=()
 declare -a crew_env=()
-lease=5s slots=8
+lease=5s slots=20
 crew_logins="drill_admission ql_admission ql_reader
 drill_scheduler ql_scheduler ql_reader
 drill_worker ql_worker
