@@ -5,7 +5,7 @@
 load_home=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 # A renewal comes each third of a lease, so two thirds of it are the least that is left when a
 # leader dies: that must be more than ttl, and what clients need to find the next one. The default
-# of 30 s is too short for that (--sabotage short-lease).
+# of 30 s leaves 20 to 30 s, which is a matter of luck (--sabotage short-lease: 15 s).
 worker_lease=60s
 
 # both_nodes LOGIN: whichever of the two takes writes, as every client of a cluster should say it.
