@@ -15,7 +15,7 @@ from qinglong_sql.control_boot import BootFailed, Done, Interrupted, Step, boot,
 from qinglong_sql.control_cycle import Coordinator, Meter, Rounds, Words
 from qinglong_sql.control_log import Log
 from qinglong_sql.control_stop import Ending, Owner, stop_all
-from qinglong_sql.fence import Fence
+from qinglong_sql.fence import READ_ONLY, Fence
 from qinglong_sql.scheduler import CLUSTER, cancellation_cycle, scheduler_cycle
 from qinglong_sql.settings import ControlSettings
 
@@ -148,6 +148,8 @@ class Control:
                 self._sampling.release()
             if failure:  # the lifecycles find out what it means
                 self._log.trouble("metrics", self._words(failure))
+                if getattr(failure, "sqlstate", None) == READ_ONLY:  # once: the store has left it
+                    self.fence.trip(f"metrics: {self._words(failure)}")
             else:
                 self._log.well("metrics")
         meter.ready(self.refusal())

@@ -3,6 +3,9 @@
 from typing import ClassVar, Final
 
 MESSAGE_CHARS: Final = 1_000
+WAY_TO_PRIMARY: Final = (
+    "let the DSN name every node, postgresql://db1,db2/database: the one that takes writes is used"
+)
 
 
 class QinglongError(Exception):

@@ -14,7 +14,8 @@ State = Literal["starting", "ready", "unavailable", "stopped"]
 ORDER: Final[tuple[State, ...]] = ("starting", "ready", "unavailable", "stopped")
 # connection class, read-only, and the server ending a backend: shutdown, crash, start, dropped
 TRIPPING_CLASS: Final = "08"
-TRIPPING: Final = frozenset({"25006", "57P01", "57P02", "57P03", "57P04"})
+READ_ONLY: Final = "25006"
+TRIPPING: Final = frozenset({READ_ONLY, "57P01", "57P02", "57P03", "57P04"})
 
 
 def trips(error: BaseException | None) -> bool:

@@ -8,13 +8,14 @@ when they disagree, someone else has been at the file, and everything answers QL
 
 import io
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import qinglong_sql
-from qinglong_sql.errors import NotReady, error_of
+from qinglong_sql.errors import Malformed, NotReady, error_of
 from qinglong_sql.limits import SQLITE_BUSY_MS, SQLITE_PAGE_BYTES
 from qinglong_sql.whole_file import owners_alone
 
@@ -38,21 +39,36 @@ ALEMBIC_TABLE = """create table alembic_version (
 )"""
 
 
-def upgrade(dsn: str, revision: str = "head") -> str:
+def upgrade(dsn: str, revision: str = "head", note: Callable[[str], object] | None = None) -> str:
     """Bring a database to a revision ("0001", "head") and return where it stands then.
 
-    The DSN is `sqlite:///path` or `postgresql://…`. Raises NotReady (QL503) when the database is
-    not one of ours or not where it says it is.
+    The DSN is `sqlite:///path` or `postgresql://…`. note: told for whom it waits more than two
+    seconds. Raises NotReady (QL503) when the database is not one of ours or not where it says it
+    is, when rows in it would break a new rule, and when a lock is not to be had in time, with who
+    has it: nothing was changed then. Raises link.InDoubt (psycopg's) when no standby has it.
     """
     if dsn.startswith(SQLITE):
         return upgrade_sqlite(Path(dsn.removeprefix(SQLITE)), revision)
-    run_alembic(dsn, "upgrade", revision)
+    from qinglong_sql.migrate_rows import assert_fits
+
+    assert_fits(dsn, current(dsn), revision)
+    run_alembic(dsn, "upgrade", revision, note=note)
+    from qinglong_sql.store.link import confirm
+
+    confirm(dsn)
     return current(dsn) or ""
 
 
-def downgrade(dsn: str, revision: str = "base") -> None:
-    """Go back to a revision; `base` drops everything that 0001 made, rows and all."""
-    run_alembic(dsn, "downgrade", revision)
+def downgrade(dsn: str, revision: str = "base", *, drop_rows: bool = False) -> None:
+    """Go back to `base`, which drops everything that 0001 and later revisions made.
+
+    Raises Malformed (QL400) for any other revision, to none of which there is a way back, and when
+    there are rows and `drop_rows` does not say that they may go; NotReady as `upgrade` for a lock.
+    """
+    try:
+        run_alembic(dsn, "downgrade", revision, drop_rows=drop_rows)
+    except NotImplementedError as error:
+        raise Malformed(f"there is no way back to {revision}: {error}") from error
 
 
 def current(dsn: str) -> str | None:
@@ -63,10 +79,10 @@ def current(dsn: str) -> str | None:
             return None
         with closing(open_sqlite(path)) as connection:
             return stands_at(connection)
-    import psycopg
+    from qinglong_sql.store.link import connect
 
     table = f"{VERSION_SCHEMA}.alembic_version"
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn, autocommit=True) as connection:
         there = connection.execute("select to_regclass(%s) is not null", [table]).fetchone()
         if there != (True,):
             return None
@@ -88,18 +104,32 @@ def offline_sql(engine: Engine, span: str = "base:head") -> str:
     return sink.getvalue()
 
 
-def run_alembic(dsn: str, action: Literal["upgrade", "downgrade", "stamp"], revision: str) -> None:
+def run_alembic(
+    dsn: str,
+    action: Literal["upgrade", "downgrade", "stamp"],
+    revision: str,
+    *,
+    note: Callable[[str], object] | None = None,
+    drop_rows: bool = False,
+) -> None:
     """Run one of alembic's commands on either engine, with the environment in `migrations/`.
 
-    What the SQL refuses with a code of ours is raised as that error, such as NotReady.
+    What the SQL refuses with a code of ours is raised as that error, such as NotReady; so is a lock
+    that is not to be had. `note` as of `upgrade`, `drop_rows` as of `downgrade`.
     """
     from alembic import command
     from sqlalchemy.exc import DBAPIError
 
     config = _config("sqlite" if dsn.startswith(SQLITE) else "postgres")
-    config.attributes["dsn"] = dsn
+    config.attributes |= {"dsn": dsn, "drop_rows": drop_rows}
+    act = partial(getattr(command, action), config, revision)
     try:
-        getattr(command, action)(config, revision)
+        if dsn.startswith(SQLITE):
+            act()
+        else:
+            from qinglong_sql.migrate_wait import watched
+
+            watched(act, config.attributes, note)
     except DBAPIError as error:
         code = getattr(error.orig, "sqlstate", None) or ""
         if code.startswith("QL"):
@@ -227,7 +257,15 @@ def run_frozen(operations: Any, revision_file: str) -> None:
 
 
 def drop_everything(operations: Any) -> None:
-    """The way back of 0001: every object and every row, but not the roles, which are the DBA's."""
+    """The way back of 0001: every object and every row, but not the roles, which are the DBA's.
+
+    Raises as `downgrade`.
+    """
+    from alembic import context
+
+    from qinglong_sql.migrate_rows import assert_may_drop
+
+    assert_may_drop(operations, bool(context.config.attributes.get("drop_rows")))
     if operations.get_context().dialect.name == "postgresql":
         _run_text(operations, [f"drop schema if exists {', '.join(SCHEMAS)} cascade"])
         return

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import psycopg
 
-from qinglong_sql.errors import MESSAGE_CHARS, NotReady
+from qinglong_sql.errors import MESSAGE_CHARS, WAY_TO_PRIMARY, NotReady
 from qinglong_sql.migrate import VERSION_SCHEMA
 from qinglong_sql.readiness_login import wrong_of_login
 from qinglong_sql.readiness_words import Known, wrong_of_object
@@ -72,7 +72,7 @@ def assert_ready(connection: psycopg.Connection[Any], groups: Sequence[str]) -> 
         if here.in_recovery:
             raise Unready(
                 ["the server is in recovery, a standby"],
-                "let the DSN lead to the primary (several hosts and target_session_attrs=primary)",
+                WAY_TO_PRIMARY,
             )
         if here.read_only:
             raise Unready(

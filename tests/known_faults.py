@@ -1,7 +1,8 @@
 """Faults that users of other systems met, row by row: which test shows that ours has none of it.
 
 The ids are those of shared/cases/faults.md, in the groups that the core can meet. A row is named
-tests (`file::test`), or a sentence that begins with "Cannot arise:" or "Later:" and says why.
+tests (`file::test`), gates of a drill (`gates::name`, of scripts/ha/gates*.txt, which CI and
+scripts/prove run), or a sentence that begins with "Cannot arise:" or "Later:" and says why.
 """
 
 KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
@@ -63,15 +64,51 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "B148": ("test_locks::test_no_deadlock_and_no_violation_under_four_hands_on_a_wide_run",),
     "B150": (
-        "Later: no session state is relied on, and the failover work runs all through a pooler.",
+        "test_pgbouncer::test_every_step_goes_through_it_each_in_a_session_without_a_past",
+        "test_pgbouncer::test_more_stores_than_sessions",
+        "test_pgbouncer::test_what_a_session_would_keep_is_gone",
     ),
     "B152": ("test_plans::test_a_call_touches_as_many_buffers_as_its_work_needs",),
     "B153": ("test_plans::test_no_step_walks_through_a_table_that_grows",),
-    "B154": ("Later: no schedule is read yet.",),
+    "B154": (
+        "test_plans::test_no_step_walks_through_a_table_that_grows",
+        "test_plans::test_a_page_with_nothing_due_reads_an_empty_index",
+    ),
     "B155": ("test_plans::test_no_step_walks_through_a_table_that_grows",),
     "B157": ("Later: measured with the control process; a renewal rewrites one narrow row.",),
     "B158": ("Cannot arise: nothing listens; every loop polls.",),
     "B159": ("Cannot arise: nothing listens; every loop polls with a back-off.",),
+    # ha
+    "B191": (
+        "test_failover_client"
+        "::test_a_commit_whose_wait_was_cut_short_is_not_done_and_neither_is_its_replay",
+        "test_failover_client::test_a_person_is_told_that_it_is_in_doubt_and_how_to_repeat_it",
+        "test_failover_client::test_who_interrupts_such_a_wait_is_told_as_well",
+        "gates::partitionedCommitNotAcknowledged",
+        "gates::unacknowledgedPartitionedCommitAbsentAfterPromotion",
+    ),
+    "B194": (
+        "gates::oldPrimaryFencedBeforePromotion",
+        "gates::oldPrimaryRewoundAndRejoinedReadOnly",
+        "gates::unacknowledgedPartitionedCommitAbsentAfterPromotion",
+        "gates::replayAddsNothing",
+    ),
+    "B195": (
+        "gates_partition::unreachablePrimaryAcknowledgedNothing",
+        "gates_partition::nothingAcknowledgedOnTheWrongSide",
+        "gates_partition::lateReportsRefusedAndKept",
+        "gates_partition::killedBeforeAnyoneElseStarts",
+        "test_failover_client::test_all_leave_a_node_that_was_demoted_although_it_answers",
+    ),
+    "B198": (
+        "test_failover_client::test_commands_all_through_a_promotion_are_done_or_told",
+        "test_failover_client::test_all_leave_a_node_that_was_demoted_although_it_answers",
+    ),
+    "B199": ("test_failover_client::test_a_stop_does_not_wait_for_a_commit_that_hangs",),
+    "B200": (
+        "test_failover_client::test_all_leave_a_node_that_was_demoted_although_it_answers",
+        "test_failover_client::test_commands_all_through_a_promotion_are_done_or_told",
+    ),
     # lease
     "B029": ("test_known_worker_faults::test_a_refused_end_is_dropped_and_the_worker_goes_on",),
     "B030": (
@@ -112,12 +149,31 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_tending::test_leases_live_although_every_answer_takes_its_time",
     ),
     # migration
-    "B172": ("Later: there is one revision; each later one says what it costs.",),
-    "B173": ("Later: there is one revision; a constraint on rows comes with a later one.",),
-    "B174": ("test_migration::test_the_way_back_leaves_nothing_and_the_way_forth_is_open_again",),
-    "B176": ("Later: there is one revision, which makes its indices on empty tables.",),
+    "B172": (
+        "test_upgrade_load"
+        "::test_runs_of_0_1_0_work_on_while_the_schema_moves_and_new_ones_take_over",
+        "test_worker_upgrade::test_postgres_keeps_its_rows_and_a_connected_worker_goes_on",
+    ),
+    "B173": (
+        "test_upgrade_load"
+        "::test_rows_that_a_new_rule_would_refuse_are_named_before_anything_changes",
+    ),
+    "B174": (
+        "test_migration::test_the_way_back_leaves_nothing_and_the_way_forth_is_open_again",
+        "test_upgrade_load"
+        "::test_the_way_back_tells_how_many_rows_it_would_drop_and_drops_none_unsaid",
+        "test_upgrade_load::test_the_way_back_waits_for_nobody_and_looks_again_under_its_lock",
+    ),
+    "B176": (
+        "test_worker_upgrade::test_postgres_waits_for_nobody_longer_than_five_seconds",
+        "test_upgrade_load"
+        "::test_a_migration_that_cannot_have_a_lock_names_who_has_it_and_goes_through_later",
+    ),
     "B178": ("Cannot arise: statuses are text with a check; there is no enum type.",),
-    "B182": ("test_migration::test_an_upgrade_twice_or_by_two_at_once_is_one_upgrade",),
+    "B182": (
+        "test_migration::test_an_upgrade_twice_or_by_two_at_once_is_one_upgrade",
+        "test_upgrade_load::test_who_waits_for_another_migration_is_told_so",
+    ),
     # ops
     "B203": ("test_schedule::test_a_thousand_triggers_of_one_minute_fire_within_bounded_cycles",),
     "B205": (
@@ -195,7 +251,12 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "B186": ("test_day::test_every_run_of_a_day_is_there_once",),
     # stuck
-    "B007": ("Later: the failover drills promote a standby under running work.",),
+    "B007": (
+        "test_failover_client::test_all_leave_a_node_that_was_demoted_although_it_answers",
+        "test_failover_client"
+        "::test_a_standby_alone_is_read_and_refuses_what_writes_with_the_way_out",
+        "gates::schedulerClaimTakenOverAfterExpiry",
+    ),
     "B009": (
         "test_run_kill::test_a_run_outlives_the_loss_of_its_connections",
         "test_ingress::test_a_database_that_is_away_is_told_and_waited_for",

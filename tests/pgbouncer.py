@@ -21,6 +21,7 @@ from typing import Any
 
 import psycopg
 
+from qinglong_sql.store.link import Link
 from tests import server as servers
 from tests.around import AROUND, direct
 from tests.server import Server
@@ -165,6 +166,7 @@ def in_front_of(
     _running.append(pooler)
     AROUND[f"127.0.0.1:{port}/"] = f"127.0.0.1:{server.port}/"
     psycopg.connect = _connect
+    setattr(Link, "connect", classmethod(_link))  # noqa: B010
     return pooler.server
 
 
@@ -178,6 +180,8 @@ def stop() -> dict[str, int]:
     _running.clear()
     AROUND.clear()
     psycopg.connect = CONNECT
+    if "connect" in vars(Link):
+        delattr(Link, "connect")
     return every
 
 
@@ -189,6 +193,17 @@ def _connect(conninfo: str = "", **words: Any) -> psycopg.Connection[Any]:
     asks = sys._getframe(1).f_globals.get("__name__", "")
     if asks.startswith(("tests.", "pytest_postgresql.")):
         return CONNECT(direct(conninfo), **words)
-    around = [one for one in AROUND.values() if one in conninfo]
-    assert not around, f"{asks} goes around pgbouncer"
+    through(conninfo)
     return CONNECT(conninfo, **words)
+
+
+def _link(kind: type[Link], conninfo: str = "", **words: Any) -> psycopg.Connection[Any]:
+    """The product's own (qinglong_sql/store/link.py)."""
+    through(conninfo)
+    return super(Link, kind).connect(conninfo, **words)
+
+
+def through(conninfo: str) -> None:
+    """Fail for a connection of the product past every pgbouncer."""
+    around = [one for one in AROUND.values() if one in conninfo]
+    assert not around, "the product goes around pgbouncer"

@@ -16,6 +16,7 @@ from qinglong_sql.edge_log import Log
 from qinglong_sql.migrate import ALEMBIC_TABLE, VERSION_SCHEMA
 from qinglong_sql.store import open_store
 from tests import acting
+from tests.engines import NEWEST
 from tests.shell import Shell
 
 SEVERAL = """\
@@ -80,9 +81,12 @@ def login(postgres_dsn: str) -> Iterator[str]:
             connection.execute(made.encode())
             connection.execute("set local role ql_migrator")
             connection.execute(stamp.encode())
-            connection.execute(
-                f"insert into {VERSION_SCHEMA}.alembic_version values ('1')".encode()
-            )
+            for text in (
+                f"insert into {VERSION_SCHEMA}.alembic_version values ('{NEWEST}')",
+                f"grant usage on schema {VERSION_SCHEMA} to ql_reader",
+                f"grant select on {VERSION_SCHEMA}.alembic_version to ql_reader",
+            ):
+                connection.execute(text.encode())
         connection.execute("create role four login password 'four'")
         connection.execute("grant ql_reader, ql_admission, ql_scheduler, ql_worker to four")
         try:
@@ -97,7 +101,7 @@ def test_status_and_doctor_say_the_same_of_the_revision(login: str, tmp_path: Pa
     for command in ("status", "doctor"):
         done = shell(command)
         assert done.returncode == 0, done.stderr
-        assert "revision not shown to this login" in " ".join(done.stdout.split())
+        assert f"revision {NEWEST}" in " ".join(done.stdout.split())
 
 
 def test_who_may_purge_is_named(login: str, postgres_dsn: str, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from qinglong_sql.errors import NotReady
 from qinglong_sql.health import Health
 from qinglong_sql.scheduler import Cycle
 from qinglong_sql.settings import ControlSettings, load
+from qinglong_sql.store.link import NotPrimary
 from tests.controls import page
 from tests.test_cadence import in_thread, wait_until
 
@@ -281,6 +282,19 @@ def test_when_the_database_is_gone_it_is_not_ready_and_stops_by_itself() -> None
     assert results == [Ending("scheduler: no connection", ())]
     assert traced.trace[len(BOOT) :] == [f"-{part}" for part in STOP]
     assert out.getvalue().count("the database is gone, stopping for the supervisor") == 1
+
+
+def test_a_scrape_that_meets_a_demoted_node_is_the_end_as_well() -> None:
+    """The store has left that node then, so that no cycle would hear of it any more."""
+    one = control_of(Traced())
+    thread, results = serving(one)
+    one._parts.meter.sample = lambda store: OSError("a scrape may fail")  # type: ignore[method-assign]
+    one.text()
+    assert one.fence.refusal() is None
+    one._parts.meter.sample = lambda store: NotPrimary("a standby")  # type: ignore[method-assign]
+    one.text()
+    thread.join(5)
+    assert results == [Ending("metrics: a standby", ())]
 
 
 def test_the_pages_say_why_it_is_not_ready_from_the_listener_to_the_end() -> None:

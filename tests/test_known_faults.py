@@ -15,11 +15,15 @@ from tests.known_faults import KNOWN_FAULTS
 
 HERE = Path(__file__).resolve().parent
 FAULTS = HERE.parent.parent / "shared" / "cases" / "faults.md"
-GROUPS = "stuck|lease|cancel|dag|db|payload|schedule|sqlite|time|timeout-retry|migration|ops"
+GROUPS = "stuck|lease|cancel|dag|db|payload|schedule|sqlite|time|timeout-retry|migration|ops|ha"
 WHY = re.compile(r"(Cannot arise|Later): .*\.")
 
 
 def defined(file: str) -> set[str]:
+    """The names of a file's tests, or of a drill's gates."""
+    if file.startswith("gates"):
+        text = (HERE.parent / "scripts" / "ha" / f"{file}.txt").read_text(encoding="utf-8")
+        return {line.partition("\t")[0] for line in text.splitlines() if "\t" in line}
     tree = ast.parse((HERE / f"{file}.py").read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 

@@ -51,6 +51,8 @@ PAGES = [
 NOT_RUN = {
     r"scripts/demo": "makes a virtual environment of its own, which asks a package index",
     r"scripts/test": "the same, and it runs this test",
+    r"scripts/ha_drill\.sh .*": "makes servers and takes a minute: the gate `ha` runs it",
+    r"python3 scripts/ha_audit\.py .*": "reads the report of the line before it",
     r"python3 -m venv .*pip install .*": "asks a package index",
     r"\. \.venv/bin/activate": "the environment of the line before it",
 }

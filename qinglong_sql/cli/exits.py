@@ -4,7 +4,9 @@ import functools
 import re
 import shutil
 import sys
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -15,6 +17,7 @@ import click
 from qinglong_sql.cli.file_trouble import hint
 from qinglong_sql.cli.words import Unsaid, complain, hush
 from qinglong_sql.errors import NotReady, QinglongError
+from qinglong_sql.host_words import NO_WRITES, words_of_hosts
 from qinglong_sql.package_fault import PackageFaults
 from qinglong_sql.package_source import WIDTH
 from qinglong_sql.start import begun
@@ -25,6 +28,8 @@ OPTIONAL = {"psycopg": "postgres", "psycopg_pool": "postgres", "alembic": "migra
             "sqlalchemy": "migrate", "cheroot": "control",
             "prometheus_client": "control"}  # fmt: skip
 NOT_ALLOWED = "42501"
+READ_ONLY = "25006"
+LOST = ("psycopg.OperationalError", "psycopg.InterfaceError")
 GROUPS = ("ql_admission", "ql_scheduler", "ql_worker", "ql_operator")
 BOLD = ("place", "caret")
 FAULT_COLOURS = {"caret": "red", "code": "cyan"}
@@ -75,8 +80,8 @@ def reported(command: Callable[P, Any]) -> Callable[P, Any]:
         except BrokenPipeError:
             hush()
             leave(Exit.OK)
-        except (KeyboardInterrupt, click.Abort):  # a question that is not answered as well
-            complain("interrupted")
+        except (KeyboardInterrupt, click.Abort) as error:  # a question that is not answered as well
+            complain(": ".join(["interrupted", *map(str, error.args)]))
             leave(Exit.KILLED)
         except Exception as error:
             found = told_as(error)
@@ -140,15 +145,21 @@ def unavailable(error: BaseException) -> tuple[Exit, str] | None:
     original = getattr(error, "orig", None)
     if kind.startswith("sqlalchemy.exc.") and isinstance(original, BaseException):
         return unavailable(original)
-    if kind.startswith(("psycopg.", "psycopg_pool.")):
+    if type(error).__name__ == "InDoubt":
+        return Exit.NOT_READY, f"in doubt: PostgreSQL: {first_line(error)}; {again(error)}"
+    if kind.startswith(("psycopg.", "psycopg_pool.")) or type(error).__name__ == "NotPrimary":
         if getattr(error, "sqlstate", None) == NOT_ALLOWED:
             return Exit.REFUSED, f"refused: PostgreSQL: {first_line(error)}; {who_may(error)}"
+        if getattr(error, "sqlstate", None) == READ_ONLY:
+            return Exit.NOT_READY, f"not ready: PostgreSQL: {first_line(error)}; {NO_WRITES}"
         if kind == "psycopg.ProgrammingError":  # its words would quote parts of the DSN
             return Exit.NOT_READY, (
                 "not ready: the DSN cannot be read: postgresql://user:password@host:port/database,"
                 " with %XX for special signs"
             )
-        return Exit.NOT_READY, f"not ready: PostgreSQL: {first_line(error)}"
+        known = f"; {again(error)}" if hasattr(error, "__notes__") else ""
+        words = first_line(error) if "HINT:" in str(error) else words_of_hosts(str(error))
+        return Exit.NOT_READY, f"not ready: PostgreSQL: {words or kind}{known}"
     if kind.startswith("sqlite3."):
         return Exit.NOT_READY, f"not ready: SQLite: {first_line(error)}{hint(error)}"
     if type(error).__name__ == "LaunchFailed":
@@ -163,6 +174,31 @@ def unavailable(error: BaseException) -> tuple[Exit, str] | None:
         told = f"{place}{error.strerror or type(error).__name__}"
         return Exit.NOT_READY, f"not ready: {told}{hint(error)}"
     return None
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether it did not answer, or was held; what it was asked to do may be done or not."""
+    return getattr(error, "code", "") == "contended" or any(
+        f"{kind.__module__}.{kind.__name__}" in LOST for kind in type(error).__mro__
+    )
+
+
+@contextmanager
+def repeatable(key: str | None) -> Iterator[str]:
+    """The key of a command, or a new one, which is told when nobody knows whether it counts."""
+    said = str(uuid.uuid4()) if key is None else key
+    try:
+        yield said
+    except Exception as error:
+        if key is None and is_lost(error):
+            error.add_note(f"with --key {said}")
+        raise
+
+
+def again(error: BaseException) -> str:
+    """How a command whose outcome nobody knows is repeated."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    return " ".join(["the same command again", *notes, "is safe"])
 
 
 WHO_MAY = (

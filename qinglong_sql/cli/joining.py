@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from qinglong_sql.canonical import derived_id, digest
-from qinglong_sql.cli.exits import told_as
+from qinglong_sql.cli.exits import is_lost, told_as
 from qinglong_sql.cli.package import still_open
 from qinglong_sql.cli.progress import View
 from qinglong_sql.cli.runs import start_run
@@ -16,7 +16,6 @@ from qinglong_sql.publishing import publish_package
 from qinglong_sql.store import Store
 
 AGAIN_S = 0.5
-LOST = ("psycopg.OperationalError", "psycopg.InterfaceError")
 T = TypeVar("T")
 
 
@@ -40,13 +39,6 @@ def patiently(ask: Callable[[], T], view: View, enough: Callable[[], object] | N
                 end = time.monotonic() + GIVE_UP_MS / 1000
                 view.note(f"trying again: {found[1] if found else error}")
             time.sleep(AGAIN_S)
-
-
-def is_lost(error: Exception) -> bool:
-    """Whether it did not answer, or was held; what it was asked to do may be done or not."""
-    return getattr(error, "code", "") == "contended" or any(
-        f"{kind.__module__}.{kind.__name__}" in LOST for kind in type(error).__mro__
-    )
 
 
 def admit(

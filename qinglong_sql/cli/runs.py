@@ -2,7 +2,6 @@
 
 import getpass
 import shlex
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from qinglong_sql.canonical import canonical, derived_id, read_json
 from qinglong_sql.cli.alone import nobody_drives
-from qinglong_sql.cli.exits import BadFile, Refused, reported
+from qinglong_sql.cli.exits import BadFile, Refused, repeatable, reported
 from qinglong_sql.cli.options import opened, poke, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reread import the_run
 from qinglong_sql.cli.spelling import MOST, did_you_mean
@@ -94,14 +93,15 @@ def start_run(
     store: Store, package: str, kind: str, target: str, key: str | None, text: str
 ) -> dict[str, Any]:
     """Admit a run; the same key and input again is the same run. Raises Refused on a conflict."""
-    row = store.call(
-        "start_run",
-        p_package_key=package,
-        p_kind=kind,
-        p_target_key=target,
-        p_run_key=str(uuid.uuid4()) if key is None else key,
-        p_input=text,
-    )[0]
+    with repeatable(key) as said:
+        row = store.call(
+            "start_run",
+            p_package_key=package,
+            p_kind=kind,
+            p_target_key=target,
+            p_run_key=said,
+            p_input=text,
+        )[0]
     if row["outcome"] == "conflict":
         other = the_run(store, row["run_id"])
         how = "for a retry" if other["retry_of_run_id"] else "with another input"

@@ -9,7 +9,8 @@ import click
 from qinglong_sql import migrate as revisions
 from qinglong_sql.cli.exits import NOT_ALLOWED, Exit, Refused, first_line, leave, reported
 from qinglong_sql.cli.options import opened, with_dsn, with_json
-from qinglong_sql.cli.words import print_json, say, span
+from qinglong_sql.cli.words import complain, print_json, say, span
+from qinglong_sql.errors import Malformed
 from qinglong_sql.store import Store
 from qinglong_sql.zones import TZ_RELEASE, assert_pinned
 
@@ -19,14 +20,27 @@ TRIGGER_FAULT = ("package_key", "trigger_key", "fault_error", "fault_count")
 @click.command()
 @click.option("--to", default="head", show_default=True, help="The revision to go to.")
 @click.option("--sql", "offline", is_flag=True, help="Only print the SQL that would run.")
+@click.option("--drop-rows", is_flag=True, help="With --to base: every row may go, for good.")
 @with_dsn
 @with_json
 @reported
-def migrate(to: str, offline: bool, dsn: str, as_json: bool) -> None:
-    """Install the schema, or bring it to the newest revision."""
+def migrate(to: str, offline: bool, drop_rows: bool, dsn: str, as_json: bool) -> None:
+    """Install the schema, or bring it to the newest revision.
+
+    Nothing of it is changed when it fails: it is one transaction. The only way back is to `base`,
+    which drops all of the schema; while there are rows it says how many and does nothing, unless
+    --drop-rows says that they may go.
+    """
     known = known_revisions()
-    if to not in ("head", *known):
+    if to not in ("head", "base", *known):
         raise Refused(f"no revision {to!r}; there are: {', '.join(known)}")
+    if to == "base":
+        if offline:
+            raise Refused("the way back is not printed: what it drops depends on what is there")
+        way_back(dsn, drop_rows, as_json)
+        return
+    if drop_rows:
+        raise Refused("--drop-rows goes with --to base alone")
     if offline:
         sqlite = dsn.startswith(revisions.SQLITE)
         text = revisions.offline_sql("sqlite" if sqlite else "postgres", f"base:{to}")
@@ -38,6 +52,10 @@ def migrate(to: str, offline: bool, dsn: str, as_json: bool) -> None:
     if dsn.startswith(revisions.SQLITE):
         Path(dsn.removeprefix(revisions.SQLITE)).parent.mkdir(parents=True, exist_ok=True)
     before, after = upgraded(dsn, to)
+    if before and to != "head" and before > to:
+        raise Refused(
+            f"the database stands at {before}, and there is no way back to {to}: restore a copy"
+        )
     if as_json:
         print_json({"before": before, "after": after})
     else:
@@ -48,7 +66,7 @@ def migrate(to: str, offline: bool, dsn: str, as_json: bool) -> None:
 def upgraded(dsn: str, to: str) -> tuple[str | None, str]:
     """Where a database stood before, and stands then. Raises Refused for a login that may not."""
     try:
-        return revisions.current(dsn), revisions.upgrade(dsn, to)
+        return revisions.current(dsn), revisions.upgrade(dsn, to, complain)
     except Exception as error:
         cause = getattr(error, "orig", None) or error
         if getattr(cause, "sqlstate", None) != NOT_ALLOWED:
@@ -57,6 +75,20 @@ def upgraded(dsn: str, to: str) -> tuple[str | None, str]:
             f"PostgreSQL: {first_line(cause)}; the schema is made by ql_migrator: log in as it,"
             " or as a login with `grant ql_migrator to LOGIN`"
         ) from error
+
+
+def way_back(dsn: str, drop_rows: bool, as_json: bool) -> None:
+    """Drop the schema, rows only when that was said."""
+    before = revisions.current(dsn)
+    if before is not None:
+        try:
+            revisions.downgrade(dsn, drop_rows=drop_rows)
+        except Malformed as error:
+            raise Refused(error.message) from error
+    if as_json:
+        print_json({"before": before, "after": None})
+    else:
+        say("there is nothing of ours" if before is None else f"{before} is dropped")
 
 
 def known_revisions() -> list[str]:
@@ -101,11 +133,10 @@ def revision_of(dsn: str) -> tuple[str | None, str]:
 def schema_of(dsn: str) -> str:
     """What was compared with the shipped schema. Raises NotReady when it differs."""
     if not dsn.startswith(revisions.SQLITE):
-        import psycopg
-
         from qinglong_sql.readiness import assert_shipped as compare
+        from qinglong_sql.store.link import connect
 
-        with psycopg.connect(dsn, autocommit=True) as connection:
+        with connect(dsn, autocommit=True) as connection:
             return str(compare(connection))
     from qinglong_sql.store.sqlite_shipped import assert_shipped
 

@@ -1,12 +1,11 @@
 """`trigger`: what an operator does with one trigger: pause, resume, fire."""
 
-import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from qinglong_sql.cli.exits import reported
+from qinglong_sql.cli.exits import repeatable, reported
 from qinglong_sql.cli.options import opened, poke, with_dsn, with_json
 from qinglong_sql.cli.words import print_json, say
 
@@ -56,10 +55,10 @@ def trigger_resume(package: str, trigger: str, dsn: str, as_json: bool) -> None:
 def trigger_fire(package: str, trigger: str, key: str | None, dsn: str, as_json: bool) -> None:
     """Start now, once, what a trigger starts, paused or not; its next time stays."""
     with opened(dsn) as store:
-        row = store.call(
-            "fire_trigger", p_package_key=package, p_trigger_key=trigger,
-            p_run_key=key or str(uuid.uuid4()),
-        )[0]  # fmt: skip
+        with repeatable(key or None) as said:
+            row = store.call(
+                "fire_trigger", p_package_key=package, p_trigger_key=trigger, p_run_key=said
+            )[0]
     poke(dsn)
     if as_json:
         print_json(row)

@@ -15,17 +15,20 @@ from psycopg.rows import dict_row
 
 from qinglong_sql.canonical import storable
 from qinglong_sql.errors import Malformed, NotReady, QinglongError, error_of
+from qinglong_sql.host_words import words_of_hosts
 from qinglong_sql.store import VIEWS, Row, select_text
+from qinglong_sql.store import link as links
+from qinglong_sql.store.link import READ_ONLY, Link
 from qinglong_sql.store.steps import STEPS, Contended, check_params
 
 if TYPE_CHECKING:
     from qinglong_sql.stage import Stage
 
+Composable = sql.SQL | sql.Composed
+
 CONTENTION = frozenset({"40001", "40P01", "55P03"})
 # connection, resources, shutdown, input and output: nothing that one run is the cause of
 NOT_A_RUNS = frozenset({"08", "53", "58"})
-READ_ONLY = "25006"
-PLAN_CHANGED = "0A000"  # a migration changed a result under a prepared statement
 
 _CLOCK = sql.SQL("select floor(extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms")
 _COLUMNS = sql.SQL("""
@@ -77,11 +80,13 @@ class PostgresStore:
 
     prepare_threshold: psycopg's. None, or a pgbouncer before 1.21 breaks what is prepared; steps
     would gain nothing by it, for a function keeps its own plans. A lost connection
-    ends the call with psycopg.OperationalError; the next call makes a new one. `contended` counts
+    ends the call with psycopg.OperationalError; the next call makes a new one. A server that takes
+    no writes is left, and asked for once more by the DSN: nothing was done. `contended` counts
     what was given up because someone else held it, in pages.
     """
 
     engine: Literal["sqlite", "postgres"] = "postgres"
+    _tries = 2
 
     def __init__(self, dsn: str, *, prepare_threshold: int | None = None) -> None:
         self.dsn = dsn
@@ -89,19 +94,25 @@ class PostgresStore:
         self._prepare_threshold = prepare_threshold
         self._turn = threading.RLock()
         self._closed = False
+        self._owes = False  # an answer that was lost may be of a commit that no standby has
         self._known: dict[str, list[str]] = {}
-        self._connection: psycopg.Connection[Row] | None = None
+        self._connection: Link | None = None
 
     def call(self, step: str, /, **params: object) -> list[Row]:
         """Call one step, committed on return.
 
         Raises KeyError for an unknown step, TypeError when its parameters are others, a
-        QinglongError by code, Contended, psycopg.OperationalError when the connection is lost (then
-        whether it was committed is unknown; the step is repeated, DOMAIN §4).
+        QinglongError by code, Contended, psycopg.OperationalError when the connection is lost or
+        no standby answers for the commit (then whether it was committed is unknown; the step is
+        repeated, DOMAIN §4).
         """
         check_params(step, params)
         with self._typed():
-            return self._rows(_CALLS[step], [params[name] for name in STEPS[step].params])
+            rows = self._rows(_CALLS[step], [params[name] for name in STEPS[step].params])
+            if self._owes or any(row.get("outcome") == links.REPLAYED for row in rows):
+                self._owes = False  # a replay writes nothing, so it waits for no standby
+                self._rows(sql.SQL(links.BARRIER), [])
+            return rows
 
     def page(self, stage: "Stage", after: tuple[int, str], limit: int) -> list[Row]:
         """One page of a stage: rows run_id, due_at_ms, outcome, effects in key order.
@@ -161,7 +172,7 @@ class PostgresStore:
                 for row in self._rows(sql.SQL(_SIGNATURES), [])
             }
         except psycopg.OperationalError as error:
-            raise NotReady(f"no connection to PostgreSQL: {error}") from error
+            raise NotReady(f"no connection to PostgreSQL: {words_of_hosts(str(error))}") from error
         missing = [
             f"{step.schema}.{step.name}"
             for step in STEPS.values()
@@ -202,18 +213,22 @@ class PostgresStore:
                 self._known[view] = [row["attname"] for row in self._rows(_COLUMNS, [f"ql.{view}"])]
         return self._known[view]
 
-    def _rows(self, query: sql.SQL | sql.Composed, values: list[object]) -> list[Row]:
-        with self._connected() as connection:
+    def _rows(self, query: Composable, values: list[object]) -> list[Row]:
+        for left in reversed(range(self._tries)):
             try:
-                with connection.cursor() as cursor:
-                    return cursor.execute(query, values).fetchall()
-            except psycopg.errors.FeatureNotSupported as error:
-                if error.sqlstate == PLAN_CHANGED:
-                    connection.close()
-                raise
+                return self._asked(query, values)
+            except psycopg.Error as error:
+                self._owes = self._owes or (error.sqlstate or "")[:2] in links.UNANSWERED
+                if error.sqlstate != READ_ONLY or not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _asked(self, query: Composable, values: list[object]) -> list[Row]:
+        with self._connected() as connection:
+            return links.ask(connection, query, values)
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[psycopg.Connection[Row]]:
+    def _connected(self) -> Iterator[Link]:
         """The connection for one statement, which is a transaction."""
         with self._turn:
             yield self._open()
@@ -227,11 +242,11 @@ class PostgresStore:
             self._connection.close()
             self._connection = None
 
-    def _open(self) -> psycopg.Connection[Row]:
+    def _open(self) -> Link:
         if self._closed:
             raise RuntimeError("this store is closed")
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(
+            self._connection = links.connect(
                 self.dsn,
                 autocommit=True,
                 row_factory=dict_row,

@@ -23,6 +23,7 @@ class Setting:
     seconds: what it should take, about; a check that goes on by time stops drawing then. quick: the
     smallest counts that still can fail. folder: its own scratch, gone afterwards. majors: the
     PostgreSQL versions to use. say: progress, one line that may be overwritten by the next.
+    history: what was asked for; None leaves it to the check.
     """
 
     seed: int
@@ -31,6 +32,7 @@ class Setting:
     folder: Path
     majors: tuple[int, ...]
     say: Callable[[str], None]
+    history: int | None = None  # rows of ended runs, for checks that measure with many
 
     def random(self, *parts: object) -> random.Random:
         """A generator of its own for each part of a check, the same for the same seed."""

@@ -87,6 +87,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", action="append", metavar="CHECK", help="this check (see --list)",
                       choices=[check.name for check in CHECKS])  # fmt: skip
     made.add_argument("--list", action="store_true", help="the checks, a sentence each")
+    made.add_argument("--history", type=int, metavar="N",
+                      help="rows that an upgrade finds (default 10 million, quick 1)")  # fmt: skip
     made.add_argument("--json", type=Path, default=Path("proof.json"), metavar="FILE",
                       help="the report (default proof.json)")  # fmt: skip
     return made
@@ -109,7 +111,7 @@ def setting_of(
         seconds += max(0.0, spare) * check.share / sum(one.share for one in chosen)
     folder = Path(tempfile.mkdtemp(prefix="ql-prove-"))
     folder.chmod(0o755)
-    return Setting(seed, asked.quick, seconds, folder, tuple(majors), say)
+    return Setting(seed, asked.quick, seconds, folder, tuple(majors), say, asked.history)
 
 
 def one(check: Check, setting: Setting) -> dict[str, Any]:

@@ -1,0 +1,227 @@
+"""The frame of the drills: options, gates, bounded waits, the report, an end that leaves nothing.
+
+The whole drill, with its two nodes, is `.ci/run ha`. Here its frame runs phases of the test's own.
+"""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts.ha_audit import FOLDER
+from tests.server import ROOT
+
+DRILL = ROOT / "scripts" / "ha_drill.sh"
+GATES = "first\tinfra\tThe first.\nsecond\tinfra\tThe second.\n# order: a b\n# limitation: Small.\n"
+
+
+def run(*words: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", *words], env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+class Small:
+    """A drill of two phases, `one` and `two`, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.report = folder, folder / "report.json"
+        self.base = folder / "t"
+        self.base.mkdir()
+        (folder / "gates.txt").write_text(GATES)
+
+    def script(self, one: str, two: str = "gate second true well", more: str = "") -> Path:
+        path = self.folder / "drill.sh"
+        path.write_text(
+            f"set -euo pipefail\ndrill=small\ngates_file={self.folder}/gates.txt\n"
+            f"source {FOLDER}/gate.sh\nphases=($'one\\tthe first' $'two\\tthe second')\n{more}\n"
+            f"phase_one() {{ {one}\n}}\nphase_two() {{ {two}\n}}\n"
+            'drill_usage() { echo usage; }\ndrill_main "$@"\n'
+        )
+        return path
+
+    def run(self, one: str, *words: str, two: str = "gate second true well", more: str = "",
+            code: int = 0) -> str:  # fmt: skip
+        done = run(self.script(one, two, more), "--report", self.report, *words,
+                   env={"TMPDIR": str(self.base)})  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "--keep" in words or list(self.base.iterdir()) == []
+        return done.stdout + done.stderr
+
+    def told(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self.report.read_text())
+        return found
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Small:
+    return Small(tmp_path)
+
+
+# -- the drill's own words
+
+
+def test_list_names_every_phase_gate_and_sabotage() -> None:
+    said = run(DRILL, "--list")
+    assert said.returncode == 0, said.stderr
+    for word in ("nodes", "fence", "promote", "replay", "violationEmpty", "local-commit"):
+        assert f" {word}" in said.stdout
+    listed = [line for line in (FOLDER / "gates.txt").read_text().splitlines()
+              if line and not line.startswith("#")]  # fmt: skip
+    assert all(f"  {line.split(chr(9))[0]}\n" in said.stdout for line in listed)
+
+
+def test_help_is_the_head_of_the_script() -> None:
+    said = run(DRILL, "--help")
+    assert said.returncode == 0
+    assert said.stdout.startswith("The failover drill")
+    assert "--sabotage NAME" in said.stdout
+    assert "#" not in said.stdout
+
+
+def test_each_gate_is_one_sentence_in_a_list_without_doubles() -> None:
+    for path in FOLDER.glob("gates*.txt"):
+        rows = [line.split("\t") for line in path.read_text().splitlines()
+                if line and not line.startswith("#")]  # fmt: skip
+        assert all(len(row) == 3 and row[2].endswith(".") for row in rows), path
+        assert len({row[0] for row in rows}) == len(rows), path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nonsense"], "what is '--nonsense'?"),
+        (["--only"], "--only needs a word"),
+        (["--only", "lunch"], "no phase is called 'lunch'"),
+        (["--sabotage", "lunch"], "no sabotage is called 'lunch'"),
+        (["--rounds", "0"], "--rounds is a number from 1 on"),
+        (["--report", "/nowhere/at/all.json"], "cannot write into /nowhere/at"),
+        (["--only", "cut", "--sabotage", "fresh-key"], "one of --only and --sabotage"),
+    ],
+)
+def test_a_wrong_call_is_refused_before_anything_begins(words: list[str], said: str) -> None:
+    done = run(DRILL, *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_programs_that_are_not_there_are_told(tmp_path: Path) -> None:
+    done = run(DRILL, "--bindir", tmp_path, env={"QINGLONG_SQL": "/bin/true"})
+    assert done.returncode == 1
+    assert f"no postgres and psql in {tmp_path}" in done.stderr
+
+
+# -- gates and the report
+
+
+def test_a_drill_whose_gates_are_all_true_passes(small: Small) -> None:
+    said = small.run("gate first true 'so it is'; event a; figure runs 3")
+    assert " 1 one: the first" in said
+    assert "  ok    first: so it is" in said
+    told = small.told()
+    assert told["gates"] == {"first": True, "second": True}
+    assert told["passed"] is True
+    assert told["figures"] == {"runs": 3}
+    assert told["limitations"] == ["Small."]
+    assert stat.S_IMODE(small.report.stat().st_mode) == 0o600
+
+
+def test_a_false_gate_fails_the_drill_and_stays_false(small: Small) -> None:
+    said = small.run("gate first false; gate first true 'later'", code=1)
+    assert "FALSE first" in said
+    assert small.told()["gates"] == {"first": False, "second": True}
+    assert small.told()["passed"] is False
+
+
+def test_a_gate_that_was_not_reached_is_false(small: Small) -> None:
+    assert "not reached: first" in small.run("true", code=1)
+    assert small.told()["notReached"] == ["first"]
+    assert small.told()["gates"] == {"first": False, "second": True}
+
+
+@pytest.mark.parametrize("one", ["gate third true x", "gate first maybe x", "die enough", "false"])
+def test_a_drill_that_cannot_go_on_has_not_passed(small: Small, one: str) -> None:
+    said = small.run(f"gate first true\n{one}", code=1)
+    assert "the drill did not come to its end (exit 1, phase one)" in said
+    assert small.told()["passed"] is False
+    assert small.told()["notReached"] == ["second"]
+
+
+def test_only_one_phase_asks_only_its_gates(small: Small) -> None:
+    small.run("gate first true", "--only", "two", more="declare -A needs=([two]='')")
+    assert small.told()["gates"] == {"second": True}
+    assert small.told()["only"] == "two"
+
+
+def test_judge_takes_the_exit_code_and_must_ends_a_wait_in_vain(small: Small) -> None:
+    said = small.run("judge first same-words same a b\n must 1 'a thing' false", code=1)
+    assert "FALSE first: same-words" in said
+    assert "wanted a, found b" in said
+    assert "in vain for 1 s: a thing" in said
+
+
+def test_words_with_quotes_and_controls_stay_json(small: Small) -> None:
+    small.run("gate first true $'a \"b\" \\\\ c\\td\\ne'")
+    assert small.told()["seen"]["first"] == 'a "b" \\ c d e'  # type: ignore[index]
+
+
+def test_a_report_with_a_password_is_not_published(small: Small) -> None:
+    small.run("echo hunter2 >$scratch/secrets; gate first true 'it is hunter2'", code=1)
+    assert not small.report.exists()
+
+
+# -- the end
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_neither_child_nor_folder(small: Small, number: signal.Signals) -> None:
+    script = small.script('spawn sleeper sleep 600; echo "${child[sleeper]}"; must 60 it false')
+    with subprocess.Popen(
+        ["bash", script, "--report", small.report], env={**os.environ, "TMPDIR": str(small.base)},
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # as a terminal has it
+    ) as drill:  # fmt: skip
+        assert drill.stdout is not None
+        assert "one" in drill.stdout.readline()
+        child = int(drill.stdout.readline())
+        os.killpg(drill.pid, number)
+        assert drill.wait(20) == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+    assert list(small.base.iterdir()) == []
+    assert small.told()["passed"] is False
+
+
+def test_a_killed_drill_takes_its_children_along(small: Small) -> None:
+    script = small.script('spawn sleeper sleep 600; echo "${child[sleeper]}"; must 60 it false')
+    with subprocess.Popen(
+        ["bash", script], env={**os.environ, "TMPDIR": str(small.base)},
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    ) as drill:  # fmt: skip
+        assert drill.stdout is not None
+        drill.stdout.readline()
+        child = int(drill.stdout.readline())
+        while Path(f"/proc/{child}/comm").read_text() != "sleep\n":
+            time.sleep(0.01)  # it is only just forked
+        os.killpg(drill.pid, signal.SIGKILL)
+    end = time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and time.monotonic() < end:
+        if ") Z " in Path(f"/proc/{child}/stat").read_text():
+            break
+        time.sleep(0.02)
+    else:
+        assert not Path(f"/proc/{child}").exists()
+
+
+def test_keep_keeps_the_folder(small: Small) -> None:
+    said = small.run("gate first true; echo x >$scratch/x", "--keep")
+    (kept,) = small.base.iterdir()
+    assert f"kept: {kept}" in said
+    assert (kept / "x").read_text() == "x\n"
