@@ -9,6 +9,7 @@ OF_HOST = re.compile(r"- host: '?([^',]*)'?, port: '?([^',]*)'?, hostaddr: [^:]*
 FAILED = re.compile(r"^connection failed: (connection to server .* failed: )?")
 REFUSES_WRITES = ("session is read-only", "server is in hot standby mode")
 NO_WRITES = f"a standby, or a server that was made read-only, takes no writes; {WAY_TO_PRIMARY}"
+NOBODY_WRITES = "none of these nodes takes writes now: one has to be promoted, or to be named"
 
 
 def words_of_hosts(text: str) -> str:
@@ -23,5 +24,8 @@ def words_of_hosts(text: str) -> str:
         if one
     ]
     # where a name has several addresses, each of them was asked
-    said = "; ".join(dict.fromkeys(answers)) if len(answers) > 1 else next(iter(lines), "")
-    return f"{said}; {NO_WRITES}" if any(one in text for one in REFUSES_WRITES) else said
+    several = len(answers) > 1
+    said = "; ".join(dict.fromkeys(answers)) if several else next(iter(lines), "")
+    if not any(one in text for one in REFUSES_WRITES):
+        return said
+    return f"{said}; {NOBODY_WRITES if several else NO_WRITES}"
