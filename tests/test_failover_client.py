@@ -6,6 +6,7 @@ DESIGN §7, §8 and DOMAIN §8. Without pgbouncer in between: this is about what
 import contextlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -199,6 +200,32 @@ def test_a_standby_alone_is_read_and_refuses_what_writes_with_the_way_out(
         assert way in done.stderr, done.stderr
         assert calm.primary.password not in done.stderr
     assert f"127.0.0.1:{calm.other.port}: session is read-only; 127.0.0.1:1: " in done.stderr
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A port of loopback on which nobody ever answers, as of a host that is cut off."""
+    with socket.socket() as full, ExitStack() as stack:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # beyond its backlog the kernel drops what comes
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        yield full.getsockname()[1]
+
+
+def test_a_first_host_that_is_silent_keeps_no_process_from_its_start(
+    calm: Nodes, silent: int
+) -> None:
+    """All connections of a boot step are made within its time, although each asks that host."""
+    dsn = server.dsn(calm.primary).replace("127.0.0.1:", f"127.0.0.1:{silent},127.0.0.1:")
+    pool = open_pool(dsn, size=4, within_s=10)
+    try:
+        with pool.connection() as connection:
+            assert connection.info.port == calm.primary.port
+    finally:
+        pool.close()
 
 
 # -- a commit that no standby has

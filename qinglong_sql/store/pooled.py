@@ -19,6 +19,7 @@ from qinglong_sql.store.link import LOOK, READ_ONLY, Link, Place, connect, hosts
 from qinglong_sql.store.postgres import PostgresStore
 
 Pool = ConnectionPool[Link]
+TURNS = 4  # of connections at the start: one alone, then those of the pool, three at a time
 BORROW_S = 5.0  # nobody keeps a connection longer than one statement
 # A host that is gone without a word is noticed in half a minute, not in the kernel's two hours.
 NETWORK = {
@@ -34,13 +35,15 @@ def pool_options(
 ) -> dict[str, Any]:
     """How connections of a process that serves are made; what the DSN itself says stays.
 
-    within_s: what making one may take, by whichever host; libpq counts whole seconds.
+    within_s: what making all of them may take, by whichever host; libpq counts whole seconds. The
+    first of several hosts may be gone without a word, and each connection asks it anew.
     """
     asked = conninfo_to_dict(dsn)
+    count = hosts(said(dsn))
     wanted = {
         **reach(dsn),
         **NETWORK,
-        "connect_timeout": max(2, int(within_s / hosts(said(dsn)))),
+        "connect_timeout": max(2, int(within_s / (1 if count == 1 else count * TURNS))),
         "application_name": f"qinglong-{program}",
     }
     options: dict[str, Any] = {key: value for key, value in wanted.items() if key not in asked}
