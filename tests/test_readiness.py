@@ -423,7 +423,7 @@ def test_a_standby_is_refused(request: pytest.FixtureRequest) -> None:
     os.chown(sign, (made.scratch / "data").stat().st_uid, -1)
     cluster.restart()
     with psycopg.connect(cluster.address, autocommit=True) as connection:
-        with pytest.raises(Unready, match="the server is in recovery, a standby: let the DSN lead"):
+        with pytest.raises(Unready, match="the server is in recovery, a standby: let the DSN name"):
             assert_ready(connection, CONTROL_GROUPS)
 
 
