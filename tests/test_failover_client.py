@@ -4,6 +4,7 @@ DESIGN §7, §8 and DOMAIN §8. Without pgbouncer in between: this is about what
 """
 
 import contextlib
+import json
 import re
 import signal
 import socket
@@ -202,6 +203,34 @@ def test_a_standby_alone_is_read_and_refuses_what_writes_with_the_way_out(
     assert f"127.0.0.1:{calm.other.port}: session is read-only; 127.0.0.1:1: " in done.stderr
 
 
+def test_a_person_is_told_which_server_answers_and_that_it_takes_no_writes(
+    calm: Nodes, tmp_path: Path
+) -> None:
+    lack, at = "a standby: it takes no writes", f"127.0.0.1:{calm.other.port}"
+    alone = Shell(tmp_path, server.dsn(calm.other))
+    first = alone("status").stdout.splitlines()[0]
+    assert alone("status").returncode == 0 and first.startswith(f"! {lack}"), first
+    assert lack in " ".join(alone("status").stdout.split("database", 1)[1].split())
+    said = json.loads(alone("status", "--json").stdout)["database"]
+    assert (said["answered_by"], said["takes_writes"]) == (at, False)
+    done = alone("doctor")
+    assert done.returncode == 6 and done.stdout.startswith(f"not ready: postgres, {lack}, rev")
+    assert done.stderr == f"not ready: PostgreSQL: {lack}; {WAY_TO_PRIMARY}\n"
+    done = alone("doctor", "--json")
+    assert done.returncode == 6 and json.loads(done.stdout)["takes_writes"] is False
+
+    asked = Shell(tmp_path, f"{calm.dsn(first='primary')}?target_session_attrs=prefer-standby")
+    done = asked("doctor")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"ready to read: postgres, {at} answers, {lack}, rev"), done
+    both = Shell(tmp_path, calm.dsn())
+    there = f"127.0.0.1:{calm.primary.port} answers, revision"
+    for command in ("status", "doctor"):
+        done = both(command)
+        assert done.returncode == 0 and there in " ".join(done.stdout.split()), done
+    assert "standby" not in both("status").stdout
+
+
 @pytest.fixture
 def silent() -> Iterator[int]:
     """A port of loopback on which nobody ever answers, as of a host that is cut off."""
@@ -315,6 +344,33 @@ def test_who_interrupts_such_a_wait_is_told_as_well(hang: Nodes, tmp_path: Path)
     out, said = child.communicate(timeout=60)
     assert (child.returncode, out) == (130, ""), said
     assert said.startswith("interrupted: ") and "the same command again is safe" in said
+
+
+def test_who_waits_for_a_commit_is_told_once_why_and_what_is_safe(
+    hang: Nodes, tmp_path: Path
+) -> None:
+    standby.make_synchronous(hang.primary, "")
+    shell = Shell(tmp_path, hang.dsn())
+    assert shell("publish", shell.write("package.yaml", PACKAGE)).returncode == 0
+    standby.make_synchronous(hang.primary, NOBODY)
+    errors = tmp_path / "errors"
+    with errors.open("w") as file:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "qinglong_sql", "start", "p"], env=shell.environment(),
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=file, text=True,
+        )  # fmt: skip
+        standby.until(lambda: errors.read_text().endswith("\n") or child.poll() is not None)
+        child.send_signal(signal.SIGINT)
+        out, _ = child.communicate(timeout=60)
+    assert (child.returncode, out) == (130, "")
+    told, ended = errors.read_text().splitlines()
+    key = re.search(r"^waiting: .*synchronous standby.*Ctrl-C is safe.* with --key (\S+)$", told)
+    assert key, told
+    assert ended.endswith(f"; the same command again with --key {key[1]} is safe"), ended
+    standby.make_synchronous(hang.primary, "")
+    again = shell("start", "p", "--key", key[1])
+    assert again.returncode == 0 and "existing" in again.stdout, again
+    assert again.stderr.count("waiting") == 0
 
 
 def test_a_stop_does_not_wait_for_a_commit_that_hangs(hang: Nodes, tmp_path: Path) -> None:

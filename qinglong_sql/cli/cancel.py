@@ -61,7 +61,7 @@ def cancel(
         raise click.UsageError("name a RUN or several, or say which with --package")
     if run and (workflow or status or age_ms or yes):
         raise click.UsageError("--workflow, --status, --older-than and --yes go with --package")
-    with opened(dsn) as store:
+    with opened(dsn, writes=True) as store:
         if package is None:
             chosen = {resolve_run(store, one)["run_id"]: None for one in run}
         else:

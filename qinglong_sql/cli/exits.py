@@ -81,7 +81,9 @@ def reported(command: Callable[P, Any]) -> Callable[P, Any]:
             hush()
             leave(Exit.OK)
         except (KeyboardInterrupt, click.Abort) as error:  # a question that is not answered as well
-            complain(": ".join(["interrupted", *map(str, error.args)]))
+            told = ": ".join(["interrupted", *map(str, error.args)])
+            known = error.args or hasattr(error, "__notes__")
+            complain(f"{told}; {again(error)}" if known else told)
             leave(Exit.KILLED)
         except Exception as error:
             found = told_as(error)
@@ -189,8 +191,8 @@ def repeatable(key: str | None) -> Iterator[str]:
     said = str(uuid.uuid4()) if key is None else key
     try:
         yield said
-    except Exception as error:
-        if key is None and is_lost(error):
+    except (Exception, KeyboardInterrupt) as error:
+        if key is None and (is_lost(error) or isinstance(error, KeyboardInterrupt)):
             error.add_note(f"with --key {said}")
         raise
 

@@ -38,7 +38,7 @@ def declare_stopped(
     attempts of a run. Look first: what still runs goes on running, and with --then retry beside
     its repetition.
     """
-    with opened(dsn) as store:
+    with opened(dsn, writes=True) as store:
         found = resolve_attempt(store, attempt)
         if not force:
             refuse_living(found, dsn)

@@ -102,11 +102,19 @@ package_file = click.argument(
 
 
 @contextmanager
-def opened(dsn: str, *, create: bool = False) -> Iterator[Store]:
-    """An open store, closed at the end. Raises NotReady when the schema is not there."""
+def opened(dsn: str, *, create: bool = False, writes: bool = False) -> Iterator[Store]:
+    """An open store, closed at the end. Raises NotReady when the schema is not there.
+
+    writes: the command calls steps, and says so when PostgreSQL lets it wait for one.
+    """
     if dsn.startswith(SQLITE) and not create:
         migrate.current(dsn)  # a stranger's file is not even touched
-    store = open_store(dsn, create=create)
+    if writes and dsn.startswith(POSTGRES):
+        from qinglong_sql.cli.telling import open_telling
+
+        store: Store = open_telling(dsn)
+    else:
+        store = open_store(dsn, create=create)
     try:
         yield store
     finally:

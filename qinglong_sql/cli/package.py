@@ -61,7 +61,7 @@ def publish(file: Path, dsn: str, as_json: bool) -> None:
     Runs that are open keep the definition that they started with.
     """
     package = load_for_runs(file)
-    with opened(dsn, create=True) as store:
+    with opened(dsn, create=True, writes=True) as store:
         row, moved = publish_package(store, package)
         notes = still_open(store, package.key, row["generation"], same_dsn(dsn))
     for note in [moved, *notes] if moved else notes:

@@ -71,7 +71,7 @@ def purge(
     if vacuum and not dsn.startswith(SQLITE):
         raise click.UsageError("--vacuum is for SQLite files; PostgreSQL has autovacuum")
     before_ms = int(time.time() * 1000) - age_ms
-    with opened(dsn) as store:
+    with opened(dsn, writes=True) as store:
         due = foreseen(store, before_ms, limit)
         if preview:
             due["groups"] = grouped(store, due.pop("ids"), before_ms)

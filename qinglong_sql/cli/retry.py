@@ -73,7 +73,7 @@ def retry(
         )
     package = None if file is None else load_for_runs(file)
     published = None
-    with opened(dsn) as store:
+    with opened(dsn, writes=True) as store:
         again = None if key is not None else retry_of_purged(store, run)
         if again is not None:
             if file is not None:

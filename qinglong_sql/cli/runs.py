@@ -138,7 +138,7 @@ def start(
     """
     check_wait(wait, timeout)
     text = run_input(pairs, input_file)
-    with opened(dsn) as store:
+    with opened(dsn, writes=True) as store:
         kind, name = published_target(store, package, target)
         row = start_run(store, package, kind, name, key, text)
         poke(dsn)

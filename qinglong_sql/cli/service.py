@@ -10,10 +10,11 @@ from qinglong_sql import migrate as revisions
 from qinglong_sql.cli.exits import NOT_ALLOWED, Exit, Refused, first_line, leave, reported
 from qinglong_sql.cli.options import opened, with_dsn, with_json
 from qinglong_sql.cli.words import complain, print_json, say, span
-from qinglong_sql.errors import Malformed
+from qinglong_sql.errors import WAY_TO_PRIMARY, Malformed
 from qinglong_sql.store import Store
 from qinglong_sql.zones import TZ_RELEASE, assert_pinned
 
+ANY_SERVER = ("any", "prefer-standby", "read-only", "standby")
 TRIGGER_FAULT = ("package_key", "trigger_key", "fault_error", "fault_count")
 
 
@@ -104,19 +105,50 @@ def known_revisions() -> list[str]:
 def doctor(dsn: str, as_json: bool) -> None:
     """See whether the database is ready and right.
 
-    Exit 6 when it cannot be used, 1 when something in it must never be so.
+    Exit 6 when it cannot be used, 1 when something in it must never be so. A PostgreSQL that takes
+    no writes cannot be used, unless the DSN asks for one by target_session_attrs.
     """
     with opened(dsn) as store:
         schema = schema_of(dsn)
         found = findings(store)
-    found["schema"] = schema
+        server, place, lack = server_of(store, dsn)
+    found |= {**server, "schema": schema}
     found["revision"], words = revision_of(dsn)
+    unfit = lack and not may_only_read(dsn)
     if as_json:
         print_json(found)
     else:
-        told(found, words)
+        ready = "not ready" if unfit else "ready to read" if lack else "ready"
+        told(found, ready, ", ".join([*place, words]))
     if found["violations"]:
         leave(Exit.FAILED)
+    if unfit:
+        complain(f"not ready: PostgreSQL: {lack}; {WAY_TO_PRIMARY}")
+        leave(Exit.NOT_READY)
+
+
+def server_of(store: Store, dsn: str) -> tuple[dict[str, Any], list[str], str]:
+    """Which server answers, for programs and for people, and why it takes no writes, if so.
+
+    People are told which of several hosts it is. Nothing of all this for SQLite.
+    """
+    if store.engine == "sqlite":
+        return {}, [], ""
+    from qinglong_sql.store import link
+    from qinglong_sql.store.postgres import PostgresStore
+
+    assert isinstance(store, PostgresStore)
+    here = store.standing()
+    words = [f"{here.address} answers"] if link.hosts(link.said(dsn)) > 1 else []
+    words += [here.lack] if here.lack else []
+    return {"answered_by": here.address, "takes_writes": here.takes_writes}, words, here.lack
+
+
+def may_only_read(dsn: str) -> bool:
+    """Whether the user asks for a server of PostgreSQL that may take no writes."""
+    from qinglong_sql.store import link
+
+    return link.wanted(dsn, link.said(dsn)) in ANY_SERVER
 
 
 def revision_of(dsn: str) -> tuple[str | None, str]:
@@ -167,9 +199,9 @@ def findings(store: Store) -> dict[str, Any]:
     }
 
 
-def told(found: dict[str, Any], revision: str) -> None:
+def told(found: dict[str, Any], ready: str, place: str) -> None:
     """Print the findings for people."""
-    say(f"ready: {found['engine']}, {revision}")
+    say(f"{ready}: {found['engine']}, {place}")
     say(f"schema: {found['schema']}")
     say(f"time zones: {found['time_zones']}")
     say(f"running runs: {found['running']}")

@@ -10,7 +10,7 @@ from qinglong_sql.cli.exits import Exit, leave, reported
 from qinglong_sql.cli.options import Duration, opened, same_dsn, with_dsn, with_json
 from qinglong_sql.cli.reasons import Screen, short
 from qinglong_sql.cli.sections import counted, missed, moving, past, stored, trouble
-from qinglong_sql.cli.service import revision_of
+from qinglong_sql.cli.service import revision_of, server_of
 from qinglong_sql.cli.standing import HANDOVER_MS, standing
 from qinglong_sql.cli.words import (
     Row,
@@ -54,25 +54,29 @@ def status(check: bool, failed_within: int | None, utc: bool, dsn: str, as_json:
         raise click.UsageError("--failed-since needs --check")
     with opened(dsn) as store:
         screen = Screen(now_ms(), utc, store.engine, same_dsn(dsn))
+        server, place_words, lack = server_of(store, dsn)
         found = standing(store, screen, dsn)
+    found["database"] |= server
     found["database"]["revision"], stands_at = revision_of(dsn)
     if as_json:
         print_json(found)
     else:
-        told(found, screen, cells.room(), stands_at)
+        told(found, screen, cells.room(), [*place_words, stands_at], lack)
     since = screen.now if failed_within is None else screen.now - failed_within
     failed = any(row["finished_at_ms"] > since for row in found["last_failed"])
     if check and (not found["ok"] or (failed and failed_within is not None)):
         leave(Exit.FAILED)
 
 
-def told(found: dict[str, Any], screen: Screen, wide: int, revision: str) -> None:
+def told(
+    found: dict[str, Any], screen: Screen, wide: int, words: list[str], lack: str = ""
+) -> None:
     """The document for people: trouble first, then what moves, then what has ended."""
-    for words, colour in headlines(found, screen):
-        say_wrapped(words, wide, 2, fg=colour, bold=True)
+    for line, colour in headlines(found, screen, lack):
+        say_wrapped(line, wide, 2, fg=colour, bold=True)
     if found["looked_at_count"] < found["open_count"]:
         say_wrapped(f"only the oldest {found['looked_at_count']} open runs were looked at", wide)
-    place(found, screen, wide, revision)
+    place(found, screen, wide, words)
     trouble(found["stuck"], screen, wide)
     missed(found["workers"], screen, wide)
     moving(found, screen, wide)
@@ -80,7 +84,7 @@ def told(found: dict[str, Any], screen: Screen, wide: int, revision: str) -> Non
     past(found["ended"], screen, wide)
 
 
-def headlines(found: dict[str, Any], screen: Screen) -> list[tuple[str, str]]:
+def headlines(found: dict[str, Any], screen: Screen, lack: str = "") -> list[tuple[str, str]]:
     """(words, colour) of whether all is well; what everything else waits for stands first."""
     open_runs = counted(found["open_count"], found["open_more"], "open run")
     lines, failed = [], last_words(found["last_failed"], screen)
@@ -99,10 +103,12 @@ def headlines(found: dict[str, Any], screen: Screen) -> list[tuple[str, str]]:
         still = f"; {open_runs}" * (found["open_count"] > 0)
         but = "; ".join(words for words in (away_words(found["workers"]), failed) if words)
         lines.append((f"! nothing is stuck, but {but}{still}", "yellow"))
+    elif lack and not lines:
+        return [(f"! {lack}; nothing is stuck, {open_runs}", "yellow")]
     elif not lines:
         words = f"all is well: nothing is stuck, {open_runs}"
         lines.append((f"{sign_of('succeeded')} {words}", "green"))
-    return lines
+    return [(f"! {lack}", "yellow"), *lines] if lack else lines
 
 
 def undone_words(found: dict[str, Any], screen: Screen, waits: str) -> str:
@@ -138,20 +144,21 @@ def last_words(failed: list[Row], screen: Screen) -> str:
     return f"the last run of {row['package_key']}/{row['target_key']} {how} at {at}{more}"
 
 
-def place(found: dict[str, Any], screen: Screen, wide: int, revision: str) -> None:
+def place(found: dict[str, Any], screen: Screen, wide: int, words: list[str]) -> None:
     """Which database this is, and which edge works on it."""
     base = dict(found["database"])
-    base.pop("revision", None)
+    for name in ("revision", "answered_by", "takes_writes"):
+        base.pop(name, None)
     if base.pop("engine") == "sqlite":
-        where = f"{base['file']}, {size(base['size_bytes'])}, {revision}"
+        where = f"{base['file']}, {size(base['size_bytes'])}"
     else:
-        where = f"PostgreSQL, {', '.join(f'{k} {v}' for k, v in base.items())}, {revision}"
+        where = f"PostgreSQL, {', '.join(f'{k} {v}' for k, v in base.items())}"
     edge = found["edge"]
     say_wrapped(
         f"time      {clock(screen.now, utc=screen.utc)[:19]}, {zone(screen.now, utc=screen.utc)}",
         wide,
     )
-    say_wrapped(f"database  {where}", wide, 10)
+    say_wrapped(f"database  {', '.join([where, *words])}", wide, 10)
     if screen.engine != "sqlite":
         return
     if edge is None:

@@ -54,7 +54,7 @@ def trigger_resume(package: str, trigger: str, dsn: str, as_json: bool) -> None:
 @reported
 def trigger_fire(package: str, trigger: str, key: str | None, dsn: str, as_json: bool) -> None:
     """Start now, once, what a trigger starts, paused or not; its next time stays."""
-    with opened(dsn) as store:
+    with opened(dsn, writes=True) as store:
         with repeatable(key or None) as said:
             row = store.call(
                 "fire_trigger", p_package_key=package, p_trigger_key=trigger, p_run_key=said
@@ -68,7 +68,7 @@ def trigger_fire(package: str, trigger: str, key: str | None, dsn: str, as_json:
 
 
 def switch(step: str, package: str, trigger: str, dsn: str, *, as_json: bool) -> None:
-    with opened(dsn) as store:
+    with opened(dsn, writes=True) as store:
         row = store.call(step, p_package_key=package, p_trigger_key=trigger)[0]
     poke(dsn)
     if as_json:

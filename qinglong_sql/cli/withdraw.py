@@ -18,7 +18,7 @@ def withdraw(package: str, dsn: str, as_json: bool) -> None:
     Runs that are open go on to their end; `cancel --package` ends them. Publishing it again takes
     it back; an edge does so when the file changes, and when the edge starts with the file there.
     """
-    with opened(dsn) as store:
+    with opened(dsn, writes=True) as store:
         row = store.call("withdraw_package", p_package_key=package)[0]
         going = store.read("open_run", limit=1, package_key=package, cancel_requested_at_ms=None)
     if going:

@@ -191,7 +191,7 @@ def worker_undrain(name: str, dsn: str, as_json: bool) -> None:
 
 def switch(step: str, name: str, dsn: str, *, as_json: bool) -> None:
     """Call a step on one worker, and tell."""
-    with opened(dsn) as store:
+    with opened(dsn, writes=True) as store:
         try:
             row = store.call(step, p_worker_id=name)[0]
         except Unknown:

@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PGconn
+from psycopg.rows import dict_row
 
 READ_ONLY: Final = "25006"
 PLAN_CHANGED: Final = "0A000"  # a migration changed a result under a prepared statement
@@ -29,6 +30,13 @@ LOOK: Final = """
     case when not pg_is_in_recovery() then
       ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int
     end as timeline
+"""
+# A login sees what its own sessions wait for; behind a pooler none of them is known as ours.
+UNHEARD: Final = """
+  select exists (
+    select from pg_catalog.pg_stat_activity as a
+    where a.datname = current_database() and a.usename = session_user and a.wait_event = 'SyncRep'
+  )
 """
 # A commit that waits for the standbys as every other: what was committed before it is there then.
 BARRIER: Final = """
@@ -59,7 +67,7 @@ class Interrupted(KeyboardInterrupt):
     """The same, for whoever interrupted the wait."""
 
     def __init__(self) -> None:
-        super().__init__(f"{IN_DOUBT}; the same command again is safe")
+        super().__init__(IN_DOUBT)
 
 
 class Link(psycopg.Connection[Any]):
@@ -113,6 +121,39 @@ class Place:
         return newer
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Which server answered, and whether it takes writes."""
+
+    host: str
+    port: int
+    in_recovery: bool
+    read_only: bool
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def takes_writes(self) -> bool:
+        return not (self.in_recovery or self.read_only)
+
+    @property
+    def lack(self) -> str:
+        """Why it takes no writes, in words; empty when it does."""
+        if self.in_recovery:
+            return "a standby: it takes no writes"
+        return "read-only: it takes no writes" if self.read_only else ""
+
+
+def look(connection: Link) -> Standing:
+    """Who is at the other end: one query."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(LOOK).fetchone() or {}
+    at = connection.info
+    return Standing(at.host, at.port, found["in_recovery"], found["read_only"])
+
+
 def connect(dsn: str, kind: type[Link] = Link, **options: Any) -> Link:
     """A connection to the node that takes writes, when the DSN leads to several.
 
@@ -153,11 +194,19 @@ def confirm(dsn: str) -> None:
             raise InDoubt
 
 
+def waits_for_standby(dsn: str) -> bool:
+    """Whether a commit of this login waits for a standby now; not, when nobody answers in time."""
+    try:
+        with connect(dsn, autocommit=True, connect_timeout=HOST_S) as connection:
+            return connection.execute(UNHEARD).fetchone() == (True,)
+    except psycopg.Error:
+        return False
+
+
 def reach(dsn: str) -> dict[str, Any]:
     """What is added to a DSN with several hosts, whether it, a service file or PGHOST names them.
 
-    `target_session_attrs` is read-write unless the user says another; `any` counts as said in the
-    DSN or as PGTARGETSESSIONATTRS, for in a service file it is not told from libpq's default.
+    `target_session_attrs` is read-write unless the user says another.
     Empty for one host. Raises psycopg.ProgrammingError for a DSN that is none.
     """
     asked = conninfo_to_dict(dsn)
@@ -169,12 +218,23 @@ def reach(dsn: str) -> dict[str, Any]:
         # psycopg tries each host in its time, but knows of none that only a service file names
         if "service" in found and name in found and name not in asked:
             added[name] = found[name]
-    chosen = asked.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS")
-    if not chosen and found.get("target_session_attrs", "any") == "any":
+    if not wanted(dsn, found):
         added["target_session_attrs"] = "read-write"
     if "connect_timeout" not in found:
         added["connect_timeout"] = HOST_S
     return added
+
+
+def wanted(dsn: str, found: dict[str, str]) -> str:
+    """What the user says of `target_session_attrs`, or nothing; found: what is `said`.
+
+    `any` counts as said in the DSN or as PGTARGETSESSIONATTRS, for in a service file it is not told
+    from libpq's default.
+    """
+    asked = conninfo_to_dict(dsn).get("target_session_attrs")
+    chosen = asked or os.environ.get("PGTARGETSESSIONATTRS")
+    default = found.get("target_session_attrs", "any")
+    return str(chosen or ("" if default == "any" else default))
 
 
 def said(dsn: str) -> dict[str, str]:

@@ -64,9 +64,11 @@ _CALLS = {
 }
 
 
-def open_postgres_store(dsn: str, *, prepare_threshold: int | None = None) -> "PostgresStore":
+def open_postgres_store(
+    dsn: str, *, prepare_threshold: int | None = None, kind: "type[PostgresStore] | None" = None
+) -> "PostgresStore":
     """A store whose database was seen to have every step. Raises NotReady (QL503)."""
-    store = PostgresStore(dsn, prepare_threshold=prepare_threshold)
+    store = (kind or PostgresStore)(dsn, prepare_threshold=prepare_threshold)
     try:
         store.check()
     except BaseException:
@@ -150,6 +152,11 @@ class PostgresStore:
         """The server's time, in milliseconds since 1970."""
         with self._typed():
             return int(self._rows(_CLOCK, [])[0]["now_ms"])
+
+    def standing(self) -> links.Standing:
+        """Which server answers, and whether it takes writes."""
+        with self._connected() as connection:
+            return links.look(connection)
 
     def ends_cycle(self, error: Exception) -> bool:
         """Whether an error is the server's or the connection's, and no candidate's."""
