@@ -3,10 +3,12 @@
 
 Every gate of the drill's list is there, none else, and true; the timeline has the right order; the
 limitations are told in full; nothing secret stands in it; only its owner can read it (DOMAIN §8.1,
-step 15). Ends 0 with one line when all is well, 1 with a line a fault, 2 when it is no report.
-Standard library alone.
+step 15). This is about consistency, with itself and with this version of the drill, and not about
+authenticity: whoever wants to can write one that passes. Ends 0 with one line when all is well, 1
+with a line a fault, 2 when it is no report. Standard library alone.
 """
 
+import hashlib
 import json
 import math
 import re
@@ -27,10 +29,11 @@ LISTS: Final = {
 }
 KEYS: Final = {
     "drill": str, "format": int, "began": str, "ms": int, "postgres": str, "product": str,
-    "only": str, "sabotage": str, "gates": dict, "seen": dict, "notReached": list,
-    "figures": dict, "timeline": list, "limitations": list, "passed": bool,
+    "drillSum": str, "commit": str, "only": str, "sabotage": str, "gates": dict, "seen": dict,
+    "notReached": list, "figures": dict, "timeline": list, "limitations": list, "passed": bool,
 }  # fmt: skip
-NULL_TOO: Final = ("only", "sabotage")
+NULL_TOO: Final = ("commit", "only", "sabotage")
+NO_SECRETS: Final = {"drillSum": "", "commit": None}  # but they look like some
 # What a gate's name promises of its time: by the end of its name, after or before which event.
 TIMES: Final = (
     ("BeforePartition", "before", "linkCut"),
@@ -55,6 +58,7 @@ class Wanted:
     """What the list of a drill asks of its report."""
 
     gates: tuple[str, ...]
+    phases: tuple[str, ...]
     order: tuple[str, ...]
     limitations: tuple[str, ...]
 
@@ -66,20 +70,36 @@ class NoReport(Exception):
 def wanted(path: Path) -> Wanted:
     """Read a list of gates. Raises OSError."""
     gates: list[str] = []
+    phases: list[str] = []
     order: list[str] = []
     limitations: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("# order: "):
             order += line.removeprefix("# order: ").split()
+        elif line.startswith("# phases: "):
+            phases += line.removeprefix("# phases: ").split()
         elif line.startswith("# limitation: "):
             limitations.append(line.removeprefix("# limitation: "))
         elif line and not line.startswith("#"):
             gates.append(line.split("\t")[0])
-    return Wanted(tuple(gates), tuple(order), tuple(limitations))
+    return Wanted(tuple(gates), tuple(phases), tuple(order), tuple(limitations))
 
 
-def read(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a report and what it says. Raises NoReport."""
+def sum_of(drill: str) -> str:
+    """The sum over the files of a drill, as scripts/ha/report.sh makes it. Raises OSError."""
+    top = FOLDER.parent
+    files = [one.relative_to(top) for one in [*FOLDER.rglob("*"), top / f"{drill}.sh"]
+             if one.is_file() and not one.is_symlink()]  # fmt: skip
+    lines = "".join(
+        f"{hashlib.sha256((top / one).read_bytes()).hexdigest()} *{one}\n"
+        for one in sorted(map(str, files))
+        if "/__pycache__/" not in one and not one.rpartition("/")[2].startswith(".")
+    )
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What a report says. Raises NoReport."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -88,8 +108,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
         return found
 
     try:
-        text = path.read_text(encoding="utf-8")
-        report = json.loads(text, object_pairs_hook=once)
+        report = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
     except (OSError, ValueError) as error:
         raise NoReport(str(error)) from None
     if not isinstance(report, dict) or set(report) != set(KEYS):
@@ -98,28 +117,32 @@ def read(path: Path) -> tuple[str, dict[str, Any]]:
     for key, kind in KEYS.items():
         if type(report[key]) is not kind and not (key in NULL_TOO and report[key] is None):
             raise NoReport(f"{key} is no {kind.__name__}")
-    return text, report
+    return report
 
 
 def faults(path: Path) -> Iterator[str]:
     """What is wrong with a report, one sentence each. Raises NoReport."""
-    text, report = read(path)
+    report = read(path)
     if report["format"] != 1 or report["drill"] not in LISTS:
         raise NoReport(f"format {report['format']} of drill {report['drill']!r} is not known")
     want = wanted(FOLDER / LISTS[report["drill"]])
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode != 0o600:
         yield f"its mode is {mode:04o}, not 0600: others may read it"
+    text = json.dumps(report | NO_SECRETS, ensure_ascii=False)
     for name, pattern in SECRETS.items():
         if re.search(pattern, text):
             yield f"{name} stands in it"
     yield from _verdicts(report, want)
+    yield from _words(report, want)
+    yield from _origin(report)
     if tuple(report["limitations"]) != want.limitations:
         yield "the limitations are not those of the drill's list"
     for name, number in report["figures"].items():
         if type(number) not in (int, float) or not math.isfinite(number):
             yield f"figure {name} is no number"
     yield from _times(report, want)
+    yield from _phases(report, want)
 
 
 def _verdicts(report: dict[str, Any], want: Wanted) -> Iterator[str]:
@@ -137,9 +160,34 @@ def _verdicts(report: dict[str, Any], want: Wanted) -> Iterator[str]:
         yield f"it is of phase {report['only']} only"
     if report["sabotage"] is not None:
         yield f"it is of a sabotage: {report['sabotage']}"
+    elif any(_event(point) == "sabotage" for point in report["timeline"]):
+        yield "a sabotage stands on its timeline, and it names none"
+
+
+def _words(report: dict[str, Any], want: Wanted) -> Iterator[str]:
+    seen = report["seen"]
+    for name in (one for one in want.gates if one not in report["notReached"]):
+        words = seen.get(name)
+        if not isinstance(words, str) or not words.strip():
+            yield f"gate {name} does not say what was seen"
+        elif report["gates"].get(name) is True and re.search(r"\bwanted\b.*\bfound\b", words):
+            yield f"gate {name} is true, and says {words!r}"
+    yield from (f"{name} is seen and in no list" for name in seen if name not in want.gates)
+
+
+def _origin(report: dict[str, Any]) -> Iterator[str]:
+    """When, with what, and by which version of the drill."""
     if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", report["began"]):
         yield "it does not say when it began"
-    yield from (f"it names no {key}" for key in ("postgres", "product") if not report[key])
+    if not re.fullmatch(r"1[5-8]\.\d+", report["postgres"]):
+        yield f"postgres {report['postgres']!r} is no version of 15 to 18"
+    if not re.fullmatch(r"qinglong-sql, version \d[\w.+-]*", report["product"]):
+        yield f"product {report['product']!r} is no version of qinglong-sql"
+    if report["drillSum"] != sum_of(report["drill"]):
+        yield f"made by another version of the drill: {report['drillSum']}"
+    commit = report["commit"]
+    if commit is not None and not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
+        yield f"commit {commit!r} is none"
 
 
 def _times(report: dict[str, Any], want: Wanted) -> Iterator[str]:
@@ -176,6 +224,25 @@ def _times(report: dict[str, Any], want: Wanted) -> Iterator[str]:
                 yield f"gate {name} was judged after {event}"
             if how == "after" and last[f"gate:{name}"] < first[event]:
                 yield f"gate {name} was judged before {event}"
+
+
+def _phases(report: dict[str, Any], want: Wanted) -> Iterator[str]:
+    """Each phase began, in order, and so did all of them if the drill was told several times."""
+    began = [point.get("words") for point in report["timeline"] if _event(point) == "phase"]
+    count = len(want.phases)
+    yield from (f"phase {name} is not on the timeline" for name in want.phases if name not in began)
+    if set(began) >= set(want.phases) and began != [*want.phases] * (len(began) // count):
+        yield f"the phases were {began}, not {[*want.phases]} once or several times"
+    phase = ""
+    for point in report["timeline"]:
+        phase = point.get("words") if _event(point) == "phase" else phase
+        if _event(point) is not None and point.get("phase") != phase:
+            yield f"{point['event']} stands in phase {point.get('phase')!r} below {phase!r}"
+            return
+
+
+def _event(point: object) -> object:
+    return point.get("event") if isinstance(point, dict) else None
 
 
 def main(words: list[str]) -> int:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The wall clock of a PostgreSQL is set an hour ahead and ten minutes back while controls, workers,
 # clients and triggers work on it. See --help.
+case ${BASH_VERSION:-} in [5-9].*) ;; *) echo "$0 needs bash 5: bash $0" >&2; exit 2 ;; esac
 set -euo pipefail
 ha=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)/ha
 source "$ha/gate.sh"
@@ -22,6 +23,7 @@ phases=(
   $'judge\twhat the database says, against what clients heard and what the work says of itself'
 )
 HOUR=3600 TEN=600
+number_option=--runs no_only="the clock's story is told as a whole"
 times=0
 
 drill_usage() {
@@ -40,13 +42,13 @@ No root is needed. Nothing is left behind. Where it cannot run it says why, and 
   --bindir DIR    the folder of PostgreSQL's programs, 15 to 18; else they are looked for
 
 It uses `qinglong-sql` of an environment of its own, or QINGLONG_SQL=/path/to/qinglong-sql.
-Exit 0 only if every gate is true each time.
+Exit 0 only if every gate is true each time; 1 one is false, or it could not go on; 2 a wrong call;
+77 it cannot run here; 129, 130, 143 ended by HUP, INT, TERM.
 HELP
 }
 
 drill_begin() {
   local once=("${phases[@]}") _
-  [ -z "$only" ] || refuse "the clock's story is told as a whole: no --only here"
   find_programs
   clock_possible
   find_product

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A network partition between two nodes of PostgreSQL, with controls, workers and clients on both
 # sides, told twice: the old primary can be fenced, and it cannot be reached. See --help.
+case ${BASH_VERSION:-} in [5-9].*) ;; *) echo "$0 needs bash 5: bash $0" >&2; exit 2 ;; esac
 set -euo pipefail
 ha=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)/ha
 source "$ha/gate.sh"
@@ -22,6 +23,7 @@ phases=(
   $'judge\twhat the new primary says, against what clients heard and what the work says of itself'
 )
 story='' stories=0
+number_option=--runs no_only="a story is told as a whole"
 
 drill_usage() {
   cat <<'HELP'
@@ -40,13 +42,13 @@ cannot be reached and lives on. Nothing is left behind. Where it cannot run it s
   --bindir DIR    the folder of PostgreSQL's programs, 15 to 18; else they are looked for
 
 It uses `qinglong-sql` of an environment of its own, or QINGLONG_SQL=/path/to/qinglong-sql.
-Exit 0 only if every gate is true in every story.
+Exit 0 only if every gate is true in every story; 1 one is false, or it could not go on; 2 a wrong
+call; 77 it cannot run here; 129, 130, 143 ended by HUP, INT, TERM.
 HELP
 }
 
 drill_begin() {
   local once=("${phases[@]}") _
-  [ -z "$only" ] || refuse "a story is told as a whole: no --only here"
   rooms_possible
   find_programs
   find_product

@@ -12,6 +12,9 @@
 #   scripts/ha_patroni.sh --sabotage NAME      break one thing on purpose: its gate must be false
 #   scripts/ha_patroni.sh --keep               keep the folder: nodes, logs, passwords
 #
+# Exit 0 only if every gate is true; 1 one is false, or it could not go on; 2 a wrong call; 77 it
+# cannot run here; 129, 130, 143 ended by HUP, INT, TERM.
+#
 # Needs what scripts/ha_drill.sh needs, and fetches once, below the cache folder or the scratch one:
 # Patroni (PyPI) into an environment of its own, etcd (Debian's etcd-server, unpacked, no service)
 # unless it is on PATH. QINGLONG_PATRONI=/folder/of/patroni takes one that is there.
@@ -22,6 +25,7 @@
 # goes on if two thirds of its worker's --lease are longer than that: 60s here, good for Patroni's
 # default ttl of 30 s too. The default lease of 30s is a matter of luck with a ttl of 20 s, and too
 # short for one of 30 s: what runs is killed then, and counts as lost.
+case ${BASH_VERSION:-} in [5-9].*) ;; *) echo "$0 needs bash 5: bash $0" >&2; exit 2 ;; esac
 set -euo pipefail
 
 ha=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)/ha
@@ -34,7 +38,7 @@ source "$ha/fixture.sh"
 source "$ha/patroni.sh"
 source "$ha/patroni/load.sh"
 
-runs_wanted=50 steps_of_run=20 failovers=2
+runs_wanted=50 steps_of_run=20 failovers=2 number_option=--failovers
 
 phases=(
   "cluster"$'\t'"etcd and two nodes of Patroni, synchronous remote_apply"
@@ -58,8 +62,8 @@ drill_usage() { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$ha/../ha_patroni.sh"; }
 
 drill_begin() {
   failovers=${rounds:-$failovers}
-  find_product
   find_programs
+  find_product
   patroni_tools
   say "PostgreSQL $pg_version of $bin, $patroni_version, $product_version"
 }
@@ -68,8 +72,8 @@ drill_tidy() { patroni_end; }
 
 sabotage_before() {
   case $sabotage:$1 in
-    short-lease:load) worker_lease=15s ;;
-    forged:end) load_forge ;;
+    short-lease:load) event sabotage "$sabotage"; worker_lease=15s ;;
+    forged:end) event sabotage "$sabotage"; load_forge ;;
   esac
 }
 
@@ -292,4 +296,4 @@ spread() {
 
 declare -a times=()
 declare -A kept=()
-drill_main "${@/#--failovers/--rounds}"
+drill_main "$@"

@@ -64,7 +64,7 @@ cache_folder() {
 make_environment() {
   local python=$1 extras=$2 log=$venv/install.log what=$root
   [ -z "$extras" ] || what="$root[$extras]"
-  say "Making a virtual environment in $venv ($("$python" -V)) …"
+  say "Making an environment first, in $venv ($("$python" -V)) …"
   find "$venv" -mindepth 1 -maxdepth 1 ! -name .one-at-a-time -exec rm -rf {} +
   "$python" -m venv "$venv" >"$log" 2>&1 || die "$(cat "$log")"
   say "Installing qinglong-sql${extras:+[$extras]} …"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from scripts.ha_audit import FOLDER, LISTS, NoReport, faults, main, wanted
+from scripts.ha_audit import FOLDER, LISTS, NoReport, faults, main, sum_of, wanted
 from tests.server import ROOT
 
 LATE = ("SurvivesPromotion", "AfterPromotion", "replayAddsNothing")
@@ -25,8 +25,10 @@ def good(drill: str = "ha_drill") -> Report:
     want = wanted(FOLDER / LISTS[drill])
     early = [f"gate:{name}" for name in want.gates if not name.endswith(LATE)]
     late = [f"gate:{name}" for name in want.gates if name.endswith(LATE)]
-    points = [{"ms": at, "phase": "nodes", "event": event, "words": "true"}
-              for at, event in enumerate([*early, *want.order, *late])]  # fmt: skip
+    events = [("phase", name) for name in want.phases]
+    events += [(event, "true") for event in [*early, *want.order, *late]]
+    points = [{"ms": at, "phase": want.phases[min(at, len(want.phases) - 1)], "event": event,
+               "words": words} for at, (event, words) in enumerate(events)]  # fmt: skip
     return {
         "drill": drill,
         "format": 1,
@@ -34,6 +36,8 @@ def good(drill: str = "ha_drill") -> Report:
         "ms": len(points),
         "postgres": "18.6",
         "product": "qinglong-sql, version 1",
+        "drillSum": sum_of(drill),
+        "commit": "0f" * 20,
         "only": None,
         "sabotage": None,
         "gates": dict.fromkeys(want.gates, True),
@@ -76,7 +80,31 @@ SPOILT: list[tuple[str, Callable[[Report], object]]] = [
     ("it is of phase cut only", lambda r: r.update(only="cut")),
     ("it is of a sabotage: fresh-key", lambda r: r.update(sabotage="fresh-key")),
     ("it does not say when it began", lambda r: r.update(began="yesterday")),
-    ("it names no postgres", lambda r: r.update(postgres="")),
+    ("postgres '' is no version of 15 to 18", lambda r: r.update(postgres="")),
+    ("postgres '9.6' is no version of 15 to 18", lambda r: r.update(postgres="9.6")),
+    ("product 'true (GNU coreutils) 9.1' is no version of qinglong-sql",
+     lambda r: r.update(product="true (GNU coreutils) 9.1")),
+    ("made by another version of the drill: 0f0f", lambda r: r.update(drillSum="0f" * 32)),
+    ("commit 'main' is none", lambda r: r.update(commit="main")),
+    ("a sabotage stands on its timeline, and it names none",
+     lambda r: r["timeline"].append({**r["timeline"].pop(), "event": "sabotage"})),
+    ("gate violationEmpty does not say what was seen", lambda r: r["seen"].pop("violationEmpty")),
+    ("gate violationEmpty does not say what was seen",
+     lambda r: r["seen"].update(violationEmpty=" ")),
+    ("gate physicalStreaming does not say what was seen", lambda r: r.update(seen={})),
+    ("gate violationEmpty is true, and says 'run wanted 3 found 4'",
+     lambda r: r["seen"].update(violationEmpty="run wanted 3 found 4")),
+    ("niceWeather is seen and in no list", lambda r: r["seen"].update(niceWeather="sun")),
+    ("phase fence is not on the timeline",
+     lambda r: [p.update(event="x") for p in r["timeline"] if p["event"] == "phase"]),
+    ("phase fence is not on the timeline",
+     lambda r: [p.update(event="x") for p in r["timeline"] if p["words"] == "fence"]),
+    ("the phases were ['roles', 'nodes', 'sync'",
+     lambda r: [p.update(words=words, phase=words)
+                for p, words in zip(r["timeline"], ("roles", "nodes"), strict=False)]),
+    ("the phases were ['nodes', 'nodes', 'roles'",
+     lambda r: r["timeline"].insert(0, {**r["timeline"][0]})),
+    ("stands in phase 'nodes' below 'late'", lambda r: r["timeline"][-1].update(phase="nodes")),
     ("the limitations are not those of the drill's list", lambda r: r["limitations"].pop()),
     ("figure runs is no number", lambda r: r["figures"].update(runs="many")),
     ("promoted is not on the timeline",
@@ -114,6 +142,17 @@ def test_a_spoilt_report_is_told(
     spoil(report)
     found = told(tmp_path, report)
     assert any(words in fault for fault in found), found
+
+
+def test_a_drill_that_was_told_twice_has_its_phases_twice(tmp_path: Path) -> None:
+    report = good("ha_clock")
+    phases = [p for p in report["timeline"] if p["event"] == "phase"]
+    report["timeline"] = [{**p, "ms": 0} for p in phases] + report["timeline"]
+    assert told(tmp_path, report) == []
+
+
+def test_a_tree_without_commits_will_do(tmp_path: Path) -> None:
+    assert told(tmp_path, {**good(), "commit": None}) == []
 
 
 def test_a_report_that_others_may_read_is_told(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ The whole drill, with its two nodes, is `.ci/run ha`. Here its frame runs phases
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.ha_audit import FOLDER
+from scripts.ha_audit import FOLDER, LISTS, sum_of, wanted
 from tests.server import ROOT
 
 DRILL = ROOT / "scripts" / "ha_drill.sh"
@@ -100,7 +101,13 @@ def test_each_gate_is_one_sentence_in_a_list_without_doubles() -> None:
         (["--only"], "--only needs a word"),
         (["--only", "lunch"], "no phase is called 'lunch'"),
         (["--sabotage", "lunch"], "no sabotage is called 'lunch'"),
-        (["--rounds", "0"], "--rounds is a number from 1 on"),
+        (["--rounds", "2"], "there is no --rounds in this drill"),
+        (["--runs", "2"], "there is no --runs in this drill"),
+        (["--failovers", "2"], "there is no --failovers in this drill"),
+        (["--report", "/tmp"], "--report /tmp is a folder"),
+        (["--report", "/tmp/none/"], "--report /tmp/none/ is a folder"),
+        (["--report", "/proc/none.json"], "cannot write"),
+        (["--bindir", "/nowhere"], "--bindir: no postgres psql"),
         (["--report", "/nowhere/at/all.json"], "cannot write into /nowhere/at"),
         (["--only", "cut", "--sabotage", "fresh-key"], "one of --only and --sabotage"),
     ],
@@ -112,10 +119,78 @@ def test_a_wrong_call_is_refused_before_anything_begins(words: list[str], said: 
     assert done.stdout == ""
 
 
-def test_programs_that_are_not_there_are_told(tmp_path: Path) -> None:
-    done = run(DRILL, "--bindir", tmp_path, env={"QINGLONG_SQL": "/bin/true"})
-    assert done.returncode == 1
-    assert f"no postgres and psql in {tmp_path}" in done.stderr
+@pytest.mark.parametrize(
+    ("drill", "words", "said"),
+    [
+        ("ha_clock", ["--only", "load"], "no --only here"),
+        ("ha_clock", ["--runs", "0"], "--runs is a number from 1 on"),
+        ("ha_partition", ["--only", "cut"], "no --only here"),
+        ("ha_patroni", ["--runs", "2"], "there is no --runs in this drill"),
+        ("ha_patroni", ["--failovers", "x"], "--failovers is a number from 1 on"),
+    ],
+)
+def test_each_drill_knows_its_own_options(drill: str, words: list[str], said: str) -> None:
+    done = run(ROOT / "scripts" / f"{drill}.sh", *words)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def programs(folder: Path, version: str) -> Path:
+    """A folder of programs that know their names and nothing else."""
+    for name in ("postgres", "psql", "initdb", "pg_basebackup", "pg_rewind", "pg_controldata"):
+        (folder / name).write_text(f"#!/bin/sh\necho '{name} (PostgreSQL) {version}'\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("version", ["9.6", "14.20", "19.1"])
+@pytest.mark.parametrize("by", ["--bindir", "PG_BINDIR"])
+def test_a_postgresql_that_is_too_old_or_too_new_is_a_wrong_call(
+    tmp_path: Path, version: str, by: str
+) -> None:
+    folder = programs(tmp_path, version)
+    done = run(DRILL, *(["--bindir", folder] if by == "--bindir" else []),
+               env={"PG_BINDIR": str(folder)})  # fmt: skip
+    assert done.returncode == 2
+    assert f"{by}: {folder} has PostgreSQL {version}, not 15 to 18" in done.stderr
+
+
+@pytest.mark.parametrize("product", ["/bin/true", "/bin/false", "/nowhere/qinglong-sql"])
+def test_another_program_than_the_product_is_refused_at_once(product: str) -> None:
+    done = run(DRILL, env={"QINGLONG_SQL": product})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"QINGLONG_SQL={product} is no" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["/nowhere", "a'b", 'a"b', "a$b", "a:b", "a\\b", "a#b", "a\nb"])
+def test_a_temporary_folder_that_cannot_be_is_told(small: Small, name: str) -> None:
+    folder = small.base / name
+    folder.mkdir(exist_ok=True) if name != "/nowhere" else None
+    done = run(small.script("true"), env={"TMPDIR": str(folder)})
+    assert done.returncode == 77
+    assert f"small: cannot run here: TMPDIR={folder}" in done.stderr
+    assert "none of 2 gates was reached" in done.stdout
+
+
+def test_a_temporary_folder_with_a_blank_will_do(small: Small) -> None:
+    (folder := small.base / "größer als 1").mkdir()
+    done = run(small.script("gate first true 'so it is'"), env={"TMPDIR": str(folder)})
+    assert done.returncode == 0, done.stderr
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("drill", LISTS)
+def test_posix_sh_is_told_that_it_takes_bash(drill: str) -> None:
+    done = subprocess.run(["sh", ROOT / "scripts" / f"{drill}.sh", "--list"], check=False,
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    if done.returncode != 0:  # else sh is bash
+        assert (done.returncode, "needs bash" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("drill", LISTS)
+def test_the_list_of_gates_names_the_phases_of_its_drill(drill: str) -> None:
+    said = run(ROOT / "scripts" / f"{drill}.sh", "--list").stdout.partition("\nGates\n")[0]
+    listed = [line.split()[1] for line in said.splitlines()[1:] if line]
+    assert wanted(FOLDER / LISTS[drill]).phases == tuple(listed)
 
 
 # -- gates and the report
@@ -144,6 +219,45 @@ def test_a_gate_that_was_not_reached_is_false(small: Small) -> None:
     assert "not reached: first" in small.run("true", code=1)
     assert small.told()["notReached"] == ["first"]
     assert small.told()["gates"] == {"first": False, "second": True}
+
+
+@pytest.mark.parametrize("code", [2, 3, 77, 130, 143])
+def test_what_a_program_inside_ended_with_is_not_how_the_drill_ends(
+    small: Small, code: int
+) -> None:
+    said = small.run(f"gate first true\n(exit {code})", code=1)
+    assert "(exit 1, phase one)" in said
+    small.run(f"said=$(exit {code})", code=1)
+    assert small.told()["passed"] is False
+
+
+@pytest.mark.parametrize(("end", "code"), [("refuse x", 2), ("cannot x", 77), ("die x", 1)])
+def test_an_early_end_counts_the_gates_instead_of_naming_them(
+    small: Small, end: str, code: int
+) -> None:
+    said = small.run("true", more=f"drill_begin() {{ {end}; }}", code=code)
+    assert f"(exit {code}, phase none): none of 2 gates was reached" in said
+    assert "not reached:" not in said
+    assert small.report.exists() == (code != 2)
+
+
+def test_of_many_gates_that_were_not_reached_a_few_are_named(small: Small) -> None:
+    more = "".join(f"g{number}\tinfra\tMore.\n" for number in range(9))
+    script = small.script("die enough", more="drill_begin() { gate first true x; }")
+    (small.folder / "gates.txt").write_text(GATES + more)
+    done = run(script, env={"TMPDIR": str(small.base)})
+    assert "not reached: second g0 g1 g2 g3 and 5 more\n" in done.stdout
+
+
+def test_a_report_says_which_drill_made_it(small: Small) -> None:
+    small.run("gate first true x")
+    assert re.fullmatch("[0-9a-f]{64}", str(small.told()["drillSum"]))
+    assert re.fullmatch("None|[0-9a-f]{40}", str(small.told()["commit"]))
+
+
+def test_drill_and_audit_make_the_same_sum(small: Small) -> None:
+    said = small.run("gate first true x; drill=ha_drill; which_drill; echo sum $drill_sum")
+    assert f"sum {sum_of('ha_drill')}\n" in said
 
 
 @pytest.mark.parametrize("one", ["gate third true x", "gate first maybe x", "die enough", "false"])

@@ -6,6 +6,8 @@
 #   gates_file   its list of gates (scripts/ha/gates.txt says how one looks)
 #   phases       array of "name<TAB>words": run in this order, as functions phase_NAME
 #   needs        associative, optional: needs[name]="phases that it stands on"; else all before it
+#   number_option  optional: its option for how often, --runs or --failovers: then in $rounds
+#   no_only      optional: why it knows no --only
 #   sabotages    array of "name<TAB>gates that turn false<TAB>words", optional; before each phase
 #                `sabotage_before PHASE` is called when --sabotage was given (its name: $sabotage)
 #   drill_usage  function that prints the help
@@ -15,6 +17,9 @@
 # It offers
 #   say WORDS…                       a line for people
 #   die WORDS…                       the drill cannot go on: ends 1, the report says passed: false
+#   refuse WORDS…                    a wrong call: ends 2
+#   cannot WORDS…                    it cannot run on this machine: ends 77
+#   (129, 130, 143 are HUP, INT, TERM. What a program inside ended with is never the drill's own.)
 #   shown WORDS…                     print a command as `  $ …`, scratch and program paths cut off
 #   step CMD…                        shown, then run
 #   ran PHASE                        whether that phase was run (not, maybe, with --only)
@@ -38,9 +43,11 @@ source "$here/../lib.sh"
 source "$here/options.sh"
 source "$here/report.sh"
 export LC_ALL=C.UTF-8
+pg_bindir=${PG_BINDIR:-}
 unset "${!PG@}"  # a stranger's PGHOST or PGOPTIONS
 
 keep='' report='' only='' bindir='' sabotage='' rounds='' scratch='' phase_now='' phases_done=''
+number_option='' no_only='' leaving='' drill_sum='' drill_commit=''
 declare -A gate_seen=() gate_words=() gate_known=() child=() needs=()
 declare -a gate_names=() timeline=() figures=() ports_given=() sabotages=() limitations=()
 began_us=${EPOCHREALTIME/[.,]/}
@@ -52,9 +59,19 @@ die() {
   exit 1
 }
 
-refuse() {  # a wrong call, before anything was begun
+refuse() {
   printf '%s\n' "$drill: $*" "Try '$drill.sh --help'." >&2
-  exit 2
+  leave 2
+}
+
+cannot() {
+  printf '%s\n' "$drill: cannot run here: $*" >&2
+  leave 77
+}
+
+leave() {
+  leaving=$1
+  exit "$1"
 }
 
 now_ms() { REPLY=$(((${EPOCHREALTIME/[.,]/} - began_us) / 1000)); }
@@ -166,21 +183,27 @@ drill_main() {
   trap 'at_end $?' EXIT
   set -E
   trap 'say "  failed: ${BASH_SOURCE[0]##*/} line $LINENO: ${BASH_COMMAND%%$'"'\\n'"'*}" >&2' ERR
-  trap 'exit 129' HUP
-  trap 'exit 130' INT
-  trap 'exit 143' TERM
+  trap 'leave 129' HUP
+  trap 'leave 130' INT
+  trap 'leave 143' TERM
   make_scratch
+  which_drill
   if declare -F drill_begin >/dev/null; then drill_begin; fi
   run_phases
 }
 
 # A folder that the servers' user may walk into, and nobody may look around in.
 make_scratch() {
-  local base
-  for base in "${TMPDIR:-/tmp}" /tmp /var/tmp; do
-    [ -w "$base" ] && scratch=$(mktemp -d "$base/qinglong-ha.XXXXXX") && break
+  local base given=${TMPDIR:-} odd='[]["`$;:#%&|*?\'"'"'[:cntrl:]]'
+  # the folder's name stands in YAML, in settings, in lists with colons
+  [[ ! $given =~ $odd ]] || cannot "TMPDIR=$given: such a character in its name upsets programs"
+  [ -z "$given" ] || { [ -d "$given" ] && [ -w "$given" ]; } ||
+    cannot "TMPDIR=$given is no folder that we may write into"
+  for base in ${given:+"$given"} /tmp /var/tmp; do
+    [ -d "$base" ] && [ -w "$base" ] &&
+      scratch=$(mktemp -d "$(realpath -- "$base")/qinglong-ha.XXXXXX") && break
   done
-  [ -n "$scratch" ] || die "no temporary folder: set TMPDIR"
+  [ -n "$scratch" ] || cannot "no temporary folder: set TMPDIR"
   chmod 711 "$scratch"
   cd "$scratch" || die "cannot enter $scratch"
 }
@@ -211,15 +234,17 @@ ran() { [[ $phases_done = *" $1 "* ]]; }
 # Whatever happened: judge, publish, stop all that was started, leave nothing behind.
 at_end() {
   local status=$1 passed=true
+  [ "$status" = 0 ] || status=${leaving:-1}
   trap '' INT TERM HUP
   trap - EXIT
   set +e
   exec 1>&"$out" 2>&"$err"  # a signal may have come where words were dropped
   verdict_of_all "$status" || passed=false
-  [ -z "$report" ] || publish "$passed" || passed=false
+  # whoever called it wrongly has begun nothing, and keeps the report of before
+  [ -z "$report" ] || [ "$status" = 2 ] || publish "$passed" || passed=false
   if declare -F drill_tidy >/dev/null; then drill_tidy; fi
   end_children
-  if [ -n "$keep" ]; then say "kept: $scratch"; else rm -rf -- "${scratch:?}"; fi
+  if [ -n "$keep" ]; then say "kept: $scratch"; elif [ -n "$scratch" ]; then rm -rf -- "$scratch"; fi
   if [ "$status" = 0 ] && [ "$passed" = false ]; then status=1; fi
   exit "$status"
 }
@@ -234,11 +259,22 @@ verdict_of_all() {
     esac
   done
   now_ms
+  if [ -z "${whole:-}" ] && [ ${#gate_seen[@]} = 0 ]; then
+    say "the drill did not come to its end (exit $1, phase ${phase_now:-none}): none of" \
+      "${#gate_names[@]} gates was reached"
+    return 1
+  fi
   [ -n "${whole:-}" ] || say "the drill did not come to its end (exit $1, phase ${phase_now:-none})"
   [ ${#wrong[@]} = 0 ] || say "false: ${wrong[*]}"
-  [ ${#missing[@]} = 0 ] || say "not reached: ${missing[*]}"
+  [ ${#missing[@]} = 0 ] || say "not reached: $(some 5 "${missing[@]}")"
   say "$right of $asked gates true in $((REPLY / 1000)).$((REPLY / 100 % 10)) s"
   [ -n "${whole:-}" ] && [ ${#wrong[@]} = 0 ] && [ ${#missing[@]} = 0 ]
+}
+
+some() {  # N WORDS…: the first N of them, and how many more there are
+  local all=("${@:2}")
+  printf '%s' "${all[*]:0:$1}"
+  [ ${#all[@]} -le "$1" ] || printf ' and %d more' $((${#all[@]} - $1))
 }
 
 # Twice, since a child that is only just forked may miss the first; then with KILL.

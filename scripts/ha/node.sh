@@ -4,6 +4,7 @@
 # It offers (a NODE is a name such as alpha; all but `ask`, `sql` and the questions end the drill
 # when they fail, and what changes a node prints its command):
 #   find_programs                    sets bin, pg_version, pg_major, server_as (root's other user)
+#   find_product                     then sets product, python, product_version: QINGLONG_SQL, or ours
 #   program NAME ARGS…               one of PostgreSQL's programs, as ourselves
 #   as_server CMD…                   a command as the user who owns the servers
 #   node_init NODE                   initdb with checksums, pg_hba, settings, the superuser postgres
@@ -229,9 +230,10 @@ node_backup() {
 node_follow() {
   local node=$1 from=$2 host=${3:-${node_host[$2]}} port=${4:-${node_port[$2]}}
   shown "cat >${node_folder[$node]}/postgresql.auto.conf  # standby of $from at $host:$port"
+  # quoted twice: for libpq, and for the file of settings
   as_server tee "${node_folder[$node]}/postgresql.auto.conf" >/dev/null <<CONF
 primary_conninfo = 'host=$host port=$port user=drill_replication application_name=$node \
-passfile=$scratch/server/pgpass connect_timeout=5'
+passfile=''$scratch/server/pgpass'' connect_timeout=5'
 primary_slot_name = '$node'
 recovery_target_timeline = 'latest'
 CONF

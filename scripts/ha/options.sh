@@ -15,13 +15,19 @@ read_gates() {
 read_options() {
   while [ $# -gt 0 ]; do
     case $1 in
+      --rounds | --runs | --failovers)
+        [ "$1" = "$number_option" ] || refuse "there is no $1 in this drill" ;;
+    esac
+    case $1 in
       --keep) keep=1 ;;
       --list) list_all; exit 0 ;;
       --help | -h) drill_usage; exit 0 ;;
-      --report | --only | --bindir | --sabotage | --rounds | --runs)
+      --report | --only | --bindir | --sabotage | --runs | --failovers)
         [ -n "${2:-}" ] || refuse "$1 needs a word"
         case $1 in
-          --report) report=$(realpath -m -- "$2") ;;
+          --report)
+            [[ $2 != */ ]] || refuse "--report $2 is a folder"
+            report=$(realpath -m -- "$2") ;;
           --only) only=$2 ;;
           --bindir) bindir=$(realpath -m -- "$2") ;;
           --sabotage) sabotage=$2 ;;
@@ -32,11 +38,21 @@ read_options() {
     esac
     shift
   done
+  [ -z "$only" ] || [ -z "$no_only" ] || refuse "$no_only: no --only here"
   [ -z "$only" ] || [ -z "$sabotage" ] || refuse "one of --only and --sabotage, not both"
   [ -z "$only" ] || listed "$only" "${phases[@]}" || refuse "no phase is called '$only': --list"
   [ -z "$sabotage" ] || listed "$sabotage" "${sabotages[@]}" ||
     refuse "no sabotage is called '$sabotage': --list"
-  [ -z "$report" ] || [ -w "${report%/*}/" ] || refuse "cannot write into ${report%/*}"
+  [ -z "$report" ] || may_publish
+  if declare -F check_given >/dev/null; then check_given; fi
+}
+
+# Told now, and not when the drill has run.
+may_publish() {
+  [ ! -d "$report" ] || refuse "--report $report is a folder"
+  [ -w "${report%/*}/" ] || refuse "cannot write into ${report%/*}"
+  { rm -f -- "$report.new" && (umask 077 && : >"$report.new") && rm -f -- "$report.new"; } \
+    2>/dev/null || refuse "cannot write $report.new, which becomes $report"
 }
 
 listed() {

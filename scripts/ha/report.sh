@@ -18,6 +18,25 @@ listing() {
   [ $# = 0 ] || printf '\n  '
 }
 
+# Which drill this is: a sum over its files, as they are now, and the commit of its tree, if any.
+# scripts/ha_audit.py makes the same sum: change both.
+which_drill() {
+  local commit=''
+  [ -n "$report" ] || return 0
+  drill_sum=$(
+    cd "$here/.." || exit
+    { find ha "$drill.sh" -type f ! -name '.*' ! -path '*/__pycache__/*' -print0 || true; } \
+      2>/dev/null | LC_ALL=C sort -z | xargs -0 sha256sum -b | sha256sum
+  )
+  drill_sum=${drill_sum%% *}
+  # not the commit of a tree that this one only lies in
+  commit=$(env -u GIT_DIR -u GIT_WORK_TREE git -C "$root" rev-parse --show-toplevel HEAD \
+    2>/dev/null) || return 0
+  [ "${commit%$'\n'*}" != "$root" ] || drill_commit=${commit##*$'\n'}
+}
+
+or_null() { if [ -n "$1" ]; then json "$1"; else echo null; fi; }
+
 publish() {
   local name gates=() words=() missing=() told=() one REPLY
   for name in "${gate_names[@]}"; do
@@ -35,8 +54,10 @@ publish() {
     printf '  "began": "%(%Y-%m-%dT%H:%M:%SZ)T",\n' $((began_us / 1000000))
     printf '  "ms": %d,\n  "postgres": %s,\n' "$REPLY" "$(json "${pg_version:-}")"
     printf '  "product": %s,\n' "$(json "${product_version:-}")"
-    printf '  "only": %s,\n' "$([ -n "$only" ] && json "$only" || echo null)"
-    printf '  "sabotage": %s,\n' "$([ -n "$sabotage" ] && json "$sabotage" || echo null)"
+    printf '  "drillSum": %s,\n' "$(json "$drill_sum")"
+    printf '  "commit": %s,\n' "$(or_null "$drill_commit")"
+    printf '  "only": %s,\n' "$(or_null "$only")"
+    printf '  "sabotage": %s,\n' "$(or_null "$sabotage")"
     printf '  "gates": {%s},\n' "$(listing "${gates[@]}")"
     printf '  "seen": {%s},\n' "$(listing "${words[@]}")"
     printf '  "notReached": [%s],\n' "$(listing "${missing[@]}")"

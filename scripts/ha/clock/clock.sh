@@ -12,6 +12,7 @@ clock_possible() {
   for one in /usr/lib/*/faketime /usr/lib/faketime "$scratch"/faketime/usr/lib/*/faketime; do
     if [ -e "$one/libfaketimeMT.so.1" ]; then
       faketime=$one/libfaketimeMT.so.1
+      [[ $faketime != *' '* ]] || cannot "a library's path may have no blank: set another TMPDIR"
       return
     fi
   done
@@ -24,8 +25,7 @@ clock_possible() {
     clock_possible
     return
   fi
-  say "cannot run here: no libfaketime; apt-get install --no-install-recommends faketime"
-  exit 77
+  cannot "no libfaketime; apt-get install --no-install-recommends faketime"
 }
 
 # Only the server has it, and only once it is its own user: the library's semaphore is of its maker.

@@ -2,8 +2,6 @@
 # After gate.sh and node.sh; used by ha_partition.sh and ha_clock.sh.
 # shellcheck shell=bash disable=SC2154
 #
-#   find_product                  sets product and product_version: QINGLONG_SQL, or an environment
-#                                 of our own
 #   install NODE LOCK             roles, logins, `migrate`, `publish` of the witness (and what stdin
 #                                 adds to the package); LOCK are words in front of the product there
 #   control_start NAME DSN VIA…   a control under a supervisor, its health at health_port[NAME]
@@ -23,16 +21,6 @@ crew_logins="drill_admission ql_admission ql_reader
 drill_scheduler ql_scheduler ql_reader
 drill_worker ql_worker
 drill_operator ql_operator ql_reader"
-
-find_product() {
-  if [ -n "${QINGLONG_SQL:-}" ]; then
-    product=$QINGLONG_SQL
-  else
-    environment .venv-ha control,migrate
-    product=$venv/bin/qinglong-sql
-  fi
-  product_version=$("$product" --version) || die "$product does not run"
-}
 
 install() {
   local node=$1 login word

@@ -15,11 +15,6 @@ declare -A room=() address=([a]=10.99.0.1 [b]=10.99.0.2) card=([a]=wire-a [b]=wi
 # kernels at once, which a real partition does not.
 nobody=02:00:00:00:00:01
 
-cannot() {
-  say "cannot run here: $*"
-  exit 77
-}
-
 rooms_possible() {
   local probe=ql-probe-$$
   [ "$(id -u)" = 0 ] || cannot "network namespaces need root; nothing was tried"
