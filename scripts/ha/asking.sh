@@ -17,11 +17,30 @@ asks() {
     2>>"$fixture_folder/words"
 }
 
-# dba_asks NODE FILE [name=value …]: what a judging file says.
-dba_asks() {
-  local node=$1 file=$2 pair words=()
+# judged NODE FILE|-c TEXT [name=value …]: what a judging file says, in $answer: `nothing` when it
+# says nothing. Whoever wants to hear nothing must not take a failure for it: false, and why in
+# $answer, unless psql ended well and came to its last line.
+judged() {
+  local node=$1 words=(-f "$fixture_sql/judge.sql" -v "file=$2.sql") code=0 pair why
+  if [ "$2" = -c ]; then
+    words=(-c "$3"$'\n;\\echo asked')
+    shift
+  fi
   for pair in "${@:3}"; do words+=(-v "$pair"); done
-  connect_s=30 sql "$node" "$dba" "${words[@]}" -f "$fixture_sql/$file.sql"
+  answer=$(connect_s=30 sql "$node" "$dba" "${words[@]}" 2>"$fixture_folder/judge") || code=$?
+  if [ $code = 0 ] && [[ $'\n'$answer = *$'\nasked' ]]; then
+    answer=${answer%asked} answer=${answer%$'\n'} answer=${answer:-nothing}
+    return
+  fi
+  why=$(grep -m 1 -iE 'error|fatal' "$fixture_folder/judge" || head -n 1 "$fixture_folder/judge")
+  answer="could not be asked (exit $code): ${why//"$fixture_sql/"/}"
+  return 1
+}
+
+# finds GATES WHAT WANTED NODE FILE|-c TEXT [name=value …]: that is what a judging file says.
+finds() {
+  local answer
+  if judged "${@:4}"; then expect "$1" "$2" "$3" "$answer"; else wrong "$1" "$2 $answer"; fi
 }
 
 # wrong GATES WORDS…: those gates will be false, and why.
@@ -34,9 +53,9 @@ wrong() {
   done
 }
 
-# expect GATES WHAT WANTED FOUND
+# expect GATES WHAT WANTED FOUND: an empty text is never wanted, since any failure leaves one.
 expect() {
-  [ "$3" = "$4" ] || wrong "$1" "$2: wanted '$3', found '$4'"
+  [[ -n $3 && $3 = "$4" ]] || wrong "$1" "$2: wanted '$3', found '$4'"
 }
 
 # told NAME WORDS: the gate, by what was wrong with it.
@@ -82,21 +101,32 @@ refused() {
   unmoved "$gates" "$node" "$file ${5} by $login"
 }
 
-digest() { dba_asks "$1" digest "tables=${2:-.}" "stories=${3:-}"; }
+digest() {  # NODE [TABLES [STORIES]]: or why there is none, which is_digest tells apart
+  local answer
+  judged "$1" digest "tables=${2:-.}" "stories=${3:-}" || true
+  printf '%s\n' "$answer"
+}
+
+is_digest() { [[ $1 =~ ^[a-z_]+\|[0-9]+\|[0-9a-f]{16} ]]; }
 
 # look NODE: every row as it is now, unless we know; `lost` forgets it.
-look() { rows_now=${rows_now:-"$(digest "$1")"} || true; }
+look() { is_digest "$rows_now" || rows_now=$(digest "$1"); }
 
 # unmoved GATES NODE WHAT: every row is as it was at the last look.
 unmoved() {
   local found
-  found=$(digest "$2") || true
+  found=$(digest "$2")
   alike "$1" "$3" "$rows_now" "$found"
   rows_now=$found
 }
 
-# alike GATES WHAT BEFORE AFTER: two digests; names the tables that differ, with their counts.
+# alike GATES WHAT BEFORE AFTER: two digests; names the tables that differ, with their counts. Two
+# that are no digests are not alike, however equal.
 alike() {
+  local one
+  for one in "$3" "$4"; do
+    is_digest "$one" || wrong "$1" "rows before and after $2: the digest ${one:-is not there}"
+  done
   [ "$3" = "$4" ] || wrong "$1" "rows moved by $2: $(
     diff <(printf '%s\n' "$3") <(printf '%s\n' "$4") | sed -n 's/^\([<>] .*\)|.*/\1/p' |
       tr '\n|' ', ' || true

@@ -2,12 +2,12 @@
 # of the nodes. After node.sh.
 # shellcheck shell=bash disable=SC2154,SC2034
 #
-#   find_product                 sets product, python and product_version (QINGLONG_SQL, or an
-#                                environment of our own)
 #   product ARGS…                qinglong-sql, with QINGLONG_DSN from the caller
 #   relay_start NAME NODE        a switchable endpoint that leads to NODE; sql NAME … goes through it
 #   point NAME NODE|nowhere|silent   switch it; whoever is connected is cut off. Nowhere refuses,
-#                                silent never answers, as a host without power
+#                                silent never answers, as a host without power. Every switch is
+#                                on the timeline
+#   led_only NAME NODE…          whether it has never led to anything else
 #   control_start NAME…          qinglong-sql control by way of the relay `endpoint`, pages on a port
 #                                of its own, log in control-NAME.log
 #   control_again NAME…          the same process again, as its supervisor starts it
@@ -19,19 +19,7 @@
 #   503; its exit in control_ended[NAME]) · control_backends NODE NAME   questions
 
 declare -A control_port=() control_ended=()
-
-find_product() {
-  if [ -n "${QINGLONG_SQL:-}" ]; then
-    product=$(command -v -- "$QINGLONG_SQL") || die "QINGLONG_SQL=$QINGLONG_SQL is no program"
-    product=$(realpath -s -- "$product")
-    python=${product%/*}/python3
-    [ -x "$python" ] || python=$(command -v python3) || die "python3 is needed for the endpoint"
-  else
-    environment .venv-ha control,migrate >&2
-    product=$venv/bin/qinglong-sql python=$venv/bin/python3
-  fi
-  product_version=$("$product" --version) || die "$product does not run"
-}
+declare -A led=()  # relay: all that it was pointed at, in order
 
 product() { "$product" "$@"; }
 
@@ -56,8 +44,16 @@ point() {
     *) to="${node_host[$2]} ${node_port[$2]}" ;;
   esac
   shown "echo '$to' >$1.target  # $1 leads to $2"
+  led[$1]+="${led[$1]:+ }$2"
+  event "point:$1" "$2"
   printf '%s\n' "$to" >"$scratch/$1.target.new"
   mv -f "$scratch/$1.target.new" "$scratch/$1.target"
+}
+
+led_only() {
+  local one
+  [ -n "${led[$1]:-}" ] || return 1
+  for one in ${led[$1]}; do [[ " ${*:2} " = *" $one "* ]] || return 1; done
 }
 
 # --- control processes

@@ -12,7 +12,6 @@
 #   fixture_takeover PRIMARY          wait until the claim runs out, and see its one run
 #   fixture_replay PRIMARY            every command again, word for word; nothing may be added
 #   fixture_counts PRIMARY [STANDBY]  the exact rows of each table; no invariant is broken
-#   fixture_waits PRIMARY STANDBY GATE  COMMIT on the one waits until the other has applied it
 #   fixture_late OLD PRIMARY          who writes to the old primary, or with an old fence
 # Control processes may run from fixture_claim on; workers may, on any queue but `drill`.
 
@@ -56,7 +55,7 @@ claimed() {
   expect "$2" "claim, broken off" 2 "$code"
   asks "$1" drill_scheduler ask claim "owner=$3" >"$fixture_folder/claim"
   expect "$2" "claim, repeated" "$first" "$(cat "$fixture_folder/claim")"
-  printf '%s|scheduler|claim|owner=%s|\n' "$2" "$3" >>"$fixture_folder/commands"
+  printf '%s|scheduler|claim|owner=%s|nothing\n' "$2" "$3" >>"$fixture_folder/commands"
   claim_owner=$3
 }
 
@@ -100,14 +99,15 @@ fixture_run() {
 }
 
 fixture_claim() {
-  local node=$1 gate=schedulerClaimReplicatedBeforePromotion held
+  local node=$1 gate=schedulerClaimReplicatedBeforePromotion held answer
   until_true 5 "the abandoned trigger is due" is_due "$node" || true
   claimed "$node" $gate drill-gone
   abandoned=$(decision abandoned)
   refused schedulerClaimTakenOverAfterExpiry "$node" scheduler heir "next=1" "nothing is due"
-  held=$(dba_asks "$node" claim_held)
+  judged "$node" claim_held || true
+  held=$answer
   expect $gate "whose claim" drill-gone "${held%%|*}"
-  expect $gate "the claim on the standby" "$held" "$(dba_asks "$2" claim_held)"
+  finds $gate "the claim on the standby" "$held" "$2" claim_held
   claim_expires=${held##*|}
   told $gate "owner, token, version and expiry are the same on the standby"
 }
@@ -127,18 +127,21 @@ fixture_keep() {
 fixture_takeover() {
   local node=$1 gate=schedulerOccurrenceAdmittedExactlyOnce
   rows_now=''
-  local times=${abandoned#*due=} late=schedulerClaimTakenOverAfterExpiry found
-  if [ "$(sql "$node" "$dba" -c "select ql.now_ms() < $claim_expires - 500")" = t ]; then
-    refused $late "$node" scheduler heir "next=${times##*next=}" "nothing is due"
-  fi
+  local times=${abandoned#*due=} late=schedulerClaimTakenOverAfterExpiry answer
+  judged "$node" -c "select ql.now_ms() < $claim_expires - 500" || true
+  case $answer in
+    t) refused $late "$node" scheduler heir "next=${times##*next=}" "nothing is due" ;;
+    f) ;;  # it has expired already
+    *) wrong $late "whether the claim has expired $answer" ;;
+  esac
   # a real control process may be quicker than we are; either is an heir
   until_true 60 "the claim is taken over" inherited "$node" "next=${times##*next=}" ||
     wrong "$late $gate" "nobody took the claim over"
   until_true 20 "its run has its attempt" occurrence_admitted "$node" || true
-  found=$(dba_asks "$node" occurrence "expires=$claim_expires" "due=${times%% *}") || true
-  [[ $found = *"too early 0,"* ]] || wrong $late "taken over before its time: $found"
+  judged "$node" occurrence "expires=$claim_expires" "due=${times%% *}" || true
+  [[ $answer = *"too early 0,"* ]] || wrong $late "taken over before its time: $answer"
   expect $gate "the occurrence" "runs 1, too early 0, of another time 0, marks 1, steps 1, \
-attempts 1, workflow.admitted step.created workflow.task_attempt_admitted" "$found"
+attempts 1, workflow.admitted step.created workflow.task_attempt_admitted" "$answer"
   rows_now=''
   # who was away comes back with what it had claimed
   refused $gate "$node" scheduler commit "$abandoned" contended
@@ -164,11 +167,12 @@ occurrence_admitted() {
 }
 
 fixture_replay() {
-  local node=$1 gates login file words later list before
+  local node=$1 gates login file words later list before count=0
   survived "$node"
   before=$(digest "$node")
   while IFS='|' read -r gates login file words later; do
     [ "$later" != - ] || continue
+    count=$((count + 1))
     read -ra list <<<"$words"
     expect "$gates" "$file $words, after the promotion" "$later" \
       "$(asks "$node" "drill_$login" ask "$file" "${list[@]}" </dev/null)"
@@ -177,6 +181,7 @@ fixture_replay() {
     "settled 0" "contended 0"
   rows_now=$before
   unmoved replayAddsNothing "$node" "all commands again"
+  [ $count -gt 0 ] || wrong replayAddsNothing "no command was repeated"
   told workflowAdmissionExactReplay "existing, and another input is a conflict"
   told workflowFrontierExactReplay "settled, and nothing moved"
   told taskAttemptExactReplay "settled; of two at once one is contended"
@@ -200,8 +205,8 @@ survived() {
 fixture_counts() {
   local node
   for node; do
-    expect replayAddsNothing "rows on $node" "" "$(dba_asks "$node" counts)"
-    expect violationEmpty "violations on $node" "" "$(dba_asks "$node" violation)"
+    finds replayAddsNothing "what is wrong with the rows on $node" nothing "$node" counts
+    finds violationEmpty "violations on $node" nothing "$node" violation
   done
   told replayAddsNothing "every command again: not one row more, less or other"
   told violationEmpty "ql.violation has no row"
@@ -227,24 +232,4 @@ LATE
   unmoved $gate "$node" "late writers at $old"
   story_of_old_fences $gate "$node"
   told $gate "25006 at $old; with an old fence, token or claim QL410 and contended at $node"
-}
-
-# While the standby does not apply, COMMIT on the primary is not acknowledged: the client gives up.
-fixture_waits() {  # PRIMARY STANDBY GATE
-  local node=$1 standby=$2 gate=$3 code=0 waiting
-  sql "$standby" "$dba" -c "select pg_wal_replay_pause()" >/dev/null
-  until_true 10 "the replay on $standby is paused" is_paused "$standby" || true
-  shown "psql $standby -c 'select pg_wal_replay_pause()'; timeout 3 psql $node -c 'insert …'"
-  sql_s=3 sql "$node" "$dba" -c "insert into drill.waited default values" 2>/dev/null || code=$?
-  waiting=$(sql "$node" "$dba" -c "select count(*) from pg_stat_activity
-    where wait_event = 'SyncRep' and query like 'insert into drill.waited%'")
-  sql "$standby" "$dba" -c "select pg_wal_replay_resume()" >/dev/null
-  expect "$gate" "a COMMIT on $node while $standby does not apply" \
-    "client given up (124), backends that wait 1" "client $([ $code = 124 ] && echo given up ||
-      echo answered) ($code), backends that wait $waiting"
-  told "$gate" "COMMIT waits for $standby, and goes on as soon as it applies"
-}
-
-is_paused() {
-  [ "$(sql "$1" "$dba" -c "select pg_get_wal_replay_pause_state()")" = paused ]
 }

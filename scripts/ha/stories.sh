@@ -14,7 +14,7 @@ remote=remoteWorkflowCancellation
 
 # A worker takes attempt NUMBER of RUN over the start barrier: lease, begin, running.
 worked() {
-  local node=$1 run=$2 step=$3 number=$4 worker=${5:-drill-worker} ms=${6:-120000} late=${7:-}
+  local node=$1 run=$2 step=$3 number=$4 worker=${5:-drill-worker} ms=${6:-120000} late=${7:-nothing}
   local words="run=$run number=$number worker=$worker lease_ms=$ms"
   lost $completion "$node" worker lease "$words" "$step $number fence 1" "$step $number fence 1" \
     "$late"
@@ -51,8 +51,8 @@ story_of_admission() {
   lost $admission "$1" admission start "run=flow" \
     "created running" "existing running" "existing succeeded"
   refused $admission "$1" admission start 'run=flow input={"other":1}' "conflict running"
-  expect workflowAdmissionAtomic "what an admission wrote" \
-    "agenda 1, run 1, run_event 3, run_input 1, step_run 2" "$(dba_asks "$1" rows "story=flow one")"
+  finds workflowAdmissionAtomic "what an admission wrote" \
+    "agenda 1, run 1, run_event 3, run_input 1, step_run 2" "$1" rows "story=flow one"
 }
 
 # flow: a, then b, then the end.
@@ -60,9 +60,8 @@ story_of_success() {
   local node=$1 standby=$2
   torn taskAttemptAtomic "$node" scheduler admit "run=flow" "applied 1"
   lost $attempt "$node" scheduler admit "run=flow" "applied 1" "settled 0" "settled 0"
-  expect taskAttemptAtomic "what a task admission wrote" \
-    "run 1, run_event 4, run_input 1, step_run 2, task_attempt 1" \
-    "$(dba_asks "$node" rows "story=flow one")"
+  finds taskAttemptAtomic "what a task admission wrote" \
+    "run 1, run_event 4, run_input 1, step_run 2, task_attempt 1" "$node" rows "story=flow one"
   alike taskAttemptReplicatedBeforePromotion "replication: attempts, read on the standby at once" \
     "$(digest "$node" 'attempt|step|event')" "$(digest "$standby" 'attempt|step|event')"
   worked "$node" flow a 1
@@ -74,13 +73,13 @@ story_of_success() {
   worked "$node" flow b 2
   reported "$node" flow 2
   torn workflowFrontierTerminalisesAtomically "$node" scheduler advance "run=flow" "applied 1"
-  expect workflowFrontierTerminalisesAtomically "the run after a torn end" \
+  finds workflowFrontierTerminalisesAtomically "the run after a torn end" \
     "run running; a succeeded, b succeeded; a 1 succeeded completed, b 2 succeeded completed; \
-due expiry, frontier" "$(dba_asks "$node" end "story=flow one")"
+due expiry, frontier" "$node" end "story=flow one"
   lost $frontier "$node" scheduler advance "run=flow" "applied 1" "settled 0" "settled 0"
-  expect workflowFrontierTerminalisesAtomically "the run after its end" \
+  finds workflowFrontierTerminalisesAtomically "the run after its end" \
     "run succeeded; a succeeded, b succeeded; a 1 succeeded completed, b 2 succeeded completed" \
-    "$(dba_asks "$node" end "story=flow one")"
+    "$node" end "story=flow one"
 }
 
 reported() {  # RUN NUMBER: it ended well
@@ -116,9 +115,9 @@ story_of_cancellation() {
   torn ${remote}ConvergedAfterResponseLoss "$node" scheduler converge "run=live" "settled 0 0"
   lost ${remote}ConvergedAfterResponseLoss "$node" scheduler converge "run=live" \
     "settled 0 0" "settled 0 0" "settled 0 0"
-  expect ${remote}ConvergedAfterResponseLoss "the cancelled run" \
+  finds ${remote}ConvergedAfterResponseLoss "the cancelled run" \
     "run cancelled workflow_cancelled; a cancelled execution_cancelled; \
-a 1 cancelled execution_cancelled completed" "$(dba_asks "$node" end "story=live one")"
+a 1 cancelled execution_cancelled completed" "$node" end "story=live one"
   reported "$node" near 1
   ended "$node" near
   story_of_retry "$node"
@@ -160,13 +159,13 @@ story_of_occurrence() {
   torn $gate "$node" scheduler commit "$words" "applied admit"
   lost $gate "$node" scheduler commit "$words" "applied admit" settled settled
   lost $gate "$node" scheduler commit "$(decision abandoned)" "applied initialize" settled contended
-  expect $gate "what the occurrence wrote" "agenda 1, run 1, run_event 2, run_input 1, step_run 1, \
-trigger_run 1" "$(dba_asks "$node" rows "story=nightly")"
+  finds $gate "what the occurrence wrote" "agenda 1, run 1, run_event 2, run_input 1, step_run 1, \
+trigger_run 1" "$node" rows "story=nightly"
   run=$(sql "$node" drill_reader -c "select run_id from ql.run_state where trigger_key = 'nightly'")
   lost $cancellation "$node" admission cancel "run_id=$run" \
     "accepted running" "accepted running" "accepted cancelled"
   torn $cancellation "$node" scheduler settle "" "settled 2"
-  lost $cancellation "$node" scheduler settle "" "settled 2" "" ""
+  lost $cancellation "$node" scheduler settle "" "settled 2" nothing nothing
 }
 
 # What the silent worker left: a claim that comes back, and work that is lost and done again.
@@ -214,7 +213,7 @@ story_of_rights() {
     expect "$gates" "$login at the tables" "$six" \
       "$(sql "$node" drill_$login -f "$fixture_sql/trespass.sql" 2>/dev/null)"
   done
-  expect "$gates" "rights by the catalog" "" "$(dba_asks "$node" acl)"
+  finds "$gates" "rights by the catalog" nothing "$node" acl
   sql "$node" "$dba" -c "revoke ql_admission from drill_admission"
   refused workflowAdmissionFencedAfterRevocation "$node" admission start "run=flow key=two" 42501
   refused workflowAdmissionFencedAfterRevocation "$node" admission start "run=flow" 42501
