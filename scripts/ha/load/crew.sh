@@ -118,7 +118,7 @@ witnessed() {
     copied asked "$clients"/*.asked
     copied acked "$clients"/*.acked
     copied ended_there "$clients"/ended_there
-    cat "$file"
+    cat "$crew_home/lives.sql" "$file"
   } >"$scratch/judging.sql"
   sql "$node" postgres -f "$scratch/judging.sql" "$@"
 }

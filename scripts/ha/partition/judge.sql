@@ -3,49 +3,9 @@
 --   said (attempt_id, pid, word, up_s, side)     what each execution wrote of itself
 --   asked (run_key, up_s), acked (run_key, run_id, outcome, server, up_s)     admissions
 --   ended_there (attempt_id, status)    what could be read as ended on the old primary at its fence
+--   life, try, follower          of load/lives.sql
 -- and as variables, in milliseconds: offset_ms (the time of day less the time since boot), cut_ms,
 -- promoted_ms and mended_ms (since boot); wrong (the network of the side that was cut off), old (its address).
--- A row of witness says `alive` every 100 ms: what it was killed at is at most so much later.
-
-create temporary table life as
-select
-  s.attempt_id,
-  s.pid,
-  s.side,
-  min(s.up_s * 1000)::bigint as began_ms,
-  max(s.up_s * 1000)::bigint as last_ms,
-  bool_or(s.word = 'end') as ended
-from said as s
-group by s.attempt_id, s.pid, s.side;
-
-create temporary table try as
-select
-  a.run_id,
-  a.step_key,
-  a.attempt_id,
-  a.status,
-  a.result_code,
-  a.starting_at_ms - :offset_ms as starting_ms,
-  a.finished_at_ms - :offset_ms as finished_ms,
-  l.pid,
-  l.side,
-  l.began_ms,
-  l.last_ms,
-  l.ended,
-  t.on_lost
-from ql.attempt_state as a
-join ql.step_run as s on s.run_id = a.run_id and s.step_key = a.step_key
-join ql.task_revision as t on t.task_id = s.task_id
-left join life as l on l.attempt_id = a.attempt_id;
-
-create temporary table follower as
-select
-  t.*,
-  lead(t.attempt_id) over w as next_id,
-  lead(t.began_ms) over w as next_ms
-from try as t
-where t.began_ms is not null
-window w as (partition by t.run_id, t.step_key order by t.began_ms);
 
 -- an execution that was killed, and what came after it
 create temporary view margin as
@@ -53,7 +13,7 @@ select
   f.attempt_id,
   f.side,
   f.next_ms - f.last_ms as before_next_ms,
-  f.finished_ms - f.last_ms as before_fence_ms
+  f.finished_at_ms - :offset_ms - f.last_ms as before_fence_ms
 from follower as f
 where not f.ended and f.status = 'lost';
 
@@ -85,9 +45,9 @@ select 'admittedExactlyOnce',
     (select count(*) from asked), count(*))
 from ql.run_state as r where r.run_key similar to '[ab]-[0-9]+'
 union all
-select 'startsKept', count(*) filter (where t.starting_ms is null) = 0 and count(*) > 0,
+select 'startsKept', count(*) filter (where t.starting_at_ms is null) = 0 and count(*) > 0,
   format('%s executions began, %s of them without a start that is known', count(*),
-    count(*) filter (where t.starting_ms is null))
+    count(*) filter (where t.starting_at_ms is null))
 from life as l left join try as t on t.attempt_id = l.attempt_id
 union all
 select 'endsReadBeforeTheFenceKept', count(*) filter (where a.status is distinct from e.status) = 0
@@ -172,8 +132,8 @@ from (
     ('msFromPromotionToFirstStart', (
       select min(l.began_ms) - :promoted_ms from life as l where l.began_ms > :promoted_ms)),
     ('msFromPromotionToFirstEnd', (
-      select min(t.finished_ms) - :promoted_ms from try as t
-      where t.status = 'succeeded' and t.finished_ms > :promoted_ms)),
+      select min(t.finished_at_ms - :offset_ms) - :promoted_ms from try as t
+      where t.status = 'succeeded' and t.finished_at_ms - :offset_ms > :promoted_ms)),
     ('msFromHealingToLastEnd', (
       select max(r.finished_at_ms) - :offset_ms - :mended_ms from ql.run_state as r))
 ) as n (name, value);
