@@ -16,7 +16,7 @@ from qinglong_sql.errors import WAY_TO_PRIMARY, Malformed, NotReady
 from qinglong_sql.host_words import words_of_hosts
 from qinglong_sql.port import Away, Shut, only_worker_steps, within_s
 from qinglong_sql.store import Row
-from qinglong_sql.store.link import LOOK, READ_ONLY, Link, Place, connect, hosts, said
+from qinglong_sql.store.link import READ_ONLY, Link, Place, connect, hosts, said
 from qinglong_sql.store.postgres import PostgresStore
 
 LOOK_S = 0.1
@@ -98,9 +98,7 @@ class _Store(PostgresStore):
             assert isinstance(made, _Bounded)
             made.within_s = self._answer_s
             try:
-                found = made.execute(LOOK).fetchone()
-                assert found is not None
-                self._place.meet(found)
+                made.meet(self._place)
             except BaseException:
                 made.close()
                 raise

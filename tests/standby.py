@@ -5,6 +5,7 @@ Both are on loopback and in memory; the standby streams with the superuser's pas
 
 import contextlib
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -66,6 +67,19 @@ def started(scratch: Any, alive: int, like: Server) -> Server:
     if not servers._answers(found):
         raise servers.NoServer(f"the standby did not start:\n{servers.log(found)[-2000:]}")
     return found
+
+
+@contextlib.contextmanager
+def silent_port() -> Iterator[int]:
+    """A port of loopback on which nobody ever answers, as of a host that is cut off."""
+    with socket.socket() as full, contextlib.ExitStack() as stack:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # beyond its backlog the kernel drops what comes
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        yield full.getsockname()[1]
 
 
 def dba(server: Server, text: str, *values: object) -> Any:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,10 +23,9 @@ import pytest
 from qinglong_sql.errors import WAY_TO_PRIMARY
 from qinglong_sql.host_words import NOBODY_WRITES
 from qinglong_sql.migrate import upgrade
-from qinglong_sql.port import Away
 from qinglong_sql.port_postgres import PostgresPort
-from qinglong_sql.store import open_store
-from qinglong_sql.store.link import InDoubt, NotPrimary, Place, reach
+from qinglong_sql.store import last_host, open_store
+from qinglong_sql.store.link import InDoubt, NotPrimary, Place, connect, reach
 from qinglong_sql.store.pooled import PooledStore, open_pool
 from qinglong_sql.store.postgres import PostgresStore
 from tests import acting, server, standby
@@ -234,14 +232,8 @@ def test_a_person_is_told_which_server_answers_and_that_it_takes_no_writes(
 @pytest.fixture
 def silent() -> Iterator[int]:
     """A port of loopback on which nobody ever answers, as of a host that is cut off."""
-    with socket.socket() as full, ExitStack() as stack:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        for _ in range(4):  # beyond its backlog the kernel drops what comes
-            one = stack.enter_context(socket.socket())
-            one.setblocking(False)
-            one.connect_ex(full.getsockname())
-        yield full.getsockname()[1]
+    with standby.silent_port() as port:
+        yield port
 
 
 def test_a_first_host_that_is_silent_keeps_no_process_from_its_start(
@@ -403,7 +395,7 @@ def failing() -> Iterator[Nodes]:
 
 
 def test_all_leave_a_node_that_was_demoted_although_it_answers(
-    failing: Nodes, tmp_path: Path
+    failing: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B007, B198, B200: nobody breaks a connection here; who does not look, stays for good."""
     with ExitStack() as stack:
@@ -447,9 +439,15 @@ def test_all_leave_a_node_that_was_demoted_although_it_answers(
 
         # what was the primary comes back, and nobody has fenced it
         standby.make_read_only(demoted, on=False)
-        port._store._hang_up()
-        with pytest.raises(Away, match="on timeline 1, from before the promotion to 2"):
-            port.call("heartbeat_worker", p_worker_id="w1", p_session_id="s")
+        with (
+            closing(connect(server.dsn(demoted))) as old,
+            pytest.raises(NotPrimary, match="on timeline 1, from before the promotion to 2"),
+        ):
+            old.meet(port._store._place)
+        for known in ({}, last_host._answered):  # who knows none asks it first, and leaves it
+            monkeypatch.setattr(last_host, "_answered", dict(known))
+            port._store._hang_up()
+            assert on_port(port._store, failing.primary.port)
         assert worker.stop() == "stopped"
 
 

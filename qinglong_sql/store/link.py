@@ -8,13 +8,15 @@ itself does not answer for (DESIGN §7, DOMAIN §8).
 import os
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PGconn
 from psycopg.rows import dict_row
+
+from qinglong_sql.store.last_host import Hosts, several
 
 READ_ONLY: Final = "25006"
 PLAN_CHANGED: Final = "0A000"  # a migration changed a result under a prepared statement
@@ -77,8 +79,32 @@ class Link(psycopg.Connection[Any]):
         super().__init__(*words, **more)
         self.born = time.monotonic()
         self.seen = False
+        self._named: Hosts | None = None
         self._doubt = _Doubt()
         self.add_notice_handler(self._doubt.hear)
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **options: Any) -> Self:
+        """As psycopg's; of several hosts it asks the one first that answered last."""
+        named = several(conninfo, options)
+        if named is None:
+            return super().connect(conninfo, **options)
+        made = super().connect(conninfo, **{**options, **named.in_order()})
+        named.answered(made)
+        made._named = named
+        return made
+
+    def meet(self, place: "Place") -> bool:
+        """Look who is at the other end: see Place.meet. A host that is refused is asked last."""
+        with self.cursor(row_factory=dict_row) as cursor:
+            found = cursor.execute(LOOK).fetchone()
+        assert found is not None
+        try:
+            return place.meet(found)
+        except NotPrimary:
+            if self._named:
+                self._named.refused(self)
+            raise
 
     @property
     def in_doubt(self) -> bool:

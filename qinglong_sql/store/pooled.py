@@ -119,7 +119,8 @@ class PooledStore(PostgresStore):
         with self._typed():
             found = self._rows(sql.SQL(LOOK), [])[0]
             try:
-                self._meet(found)
+                if self._place.meet(found):
+                    self._since_s = time.monotonic()
             except psycopg.Error:
                 self._since_s = time.monotonic()
                 raise
@@ -156,15 +157,10 @@ class PooledStore(PostgresStore):
 
     def _see(self, connection: Link) -> None:
         """Know its server before it is asked for anything: a DSN may lead to one from before."""
-        found = connection.execute(LOOK).fetchone()
-        assert found is not None
-        self._meet(found)
-        connection.seen = True
-
-    def _meet(self, found: dict[str, Any]) -> None:
         began_s = time.monotonic()
-        if self._place.meet(found):
+        if connection.meet(self._place):
             self._since_s = began_s
+        connection.seen = True
 
     def _lost(self) -> bool:
         return bool(getattr(self._latest, "lost", False))
