@@ -96,10 +96,16 @@ def promote(server: Server) -> None:
 
 
 def make_read_only(server: Server, *, on: bool = True) -> None:
-    """As a DBA demotes a node that still runs: new transactions of every session only read."""
+    """As a DBA demotes a node that still runs: every session only reads when this is over.
+
+    A transaction that began before may still write, so those are waited for.
+    """
     dba(server, f"alter system set default_transaction_read_only = {'on' if on else 'off'}")
     dba(server, "select pg_reload_conf()")
     until(lambda: dba(server, "show transaction_read_only") == ("on" if on else "off"))
+    since = dba(server, "select clock_timestamp()")
+    older = "select count(*) from pg_stat_activity where xact_start < %s and pid <> pg_backend_pid()"
+    until(lambda: dba(server, older, since) == 0)
 
 
 def make_synchronous(server: Server, names: str) -> None:
