@@ -80,14 +80,14 @@ def effects(one: Process) -> int:
 
 
 @contextmanager
-def settable(binaries: Binaries, file: Path) -> Iterator[tuple[Clock, str]]:
-    """A server whose clock can be set, and a database of it."""
+def settable(binaries: Binaries, file: Path) -> Iterator[tuple[Clock, str, int]]:
+    """A server whose clock can be set, a database of it, and its postmaster's pid."""
     clock = Clock(file)
     with mock.patch.dict("os.environ", clock.environment):
         server = start(binaries)
     try:
         engines.postgres_template(server)
-        yield clock, engines.fresh_postgres(server)
+        yield clock, engines.fresh_postgres(server), server.child.pid
     finally:
         stop(server)
 
@@ -99,7 +99,7 @@ def apart(binaries: Binaries, folder: Path, minutes: int) -> tuple[list[str], in
     """
     skewed = Clock(folder / "ahead", TEN_MINUTES_S)
     with (
-        settable(binaries, folder / "server") as (clock, dsn),
+        settable(binaries, folder / "server") as (clock, dsn, pid),
         closing(PostgresStore(dsn)) as store,
         controls(dsn, folder, {}, python(skewed, folder)) as both,
     ):
@@ -112,7 +112,7 @@ def apart(binaries: Binaries, folder: Path, minutes: int) -> tuple[list[str], in
         triggers = {f"t{number:03}": minutely for number in range(TRIGGERS)}
         acting.publish_model(store, made | {"triggers": triggers})
         for _ in range(minutes):
-            fire_all(store, clock)
+            fire_all(store, clock, pid)
         codes = [one.stop() for one in both]  # afterwards all is told
         if codes != [0, 0]:
             wrong.append(f"asked to stop, the controls ended with {codes}")
@@ -133,7 +133,7 @@ def apart(binaries: Binaries, folder: Path, minutes: int) -> tuple[list[str], in
         return wrong, len(rows)
 
 
-def fire_all(store: PostgresStore, clock: Clock) -> None:
+def fire_all(store: PostgresStore, clock: Clock, pid: int) -> None:
     """Set the clock to where the next minute begins, and wait until nothing is due."""
     due_ms: list[int] = []
 
@@ -143,7 +143,7 @@ def fire_all(store: PostgresStore, clock: Clock) -> None:
 
     wait(cursors, "all triggers have the same cursor", PATIENCE_S)
     before, now_ms = due_ms[0], store.clock()
-    clock.set(clock.ahead_s + max(0, (before - now_ms) // 1000 + 1))
+    clock.set(clock.ahead_s + max(0, (before - now_ms) // 1000 + 1), pid)
     wait(lambda: cursors() and due_ms[0] > before, "all that is due was fired", PATIENCE_S)
 
 
@@ -159,6 +159,10 @@ class Place:
     runs: Callable[[], list[Fired]]
     violations: Callable[[], list[object]]
     alive: Callable[[], bool]
+    pid: int | None = None  # of the server whose clock it is
+
+    def set(self, ahead_s: int) -> None:
+        self.clock.set(ahead_s, self.pid)
 
 
 def jumped(place: Place) -> tuple[list[str], Mapping[str, int]]:
@@ -166,13 +170,13 @@ def jumped(place: Place) -> tuple[list[str], Mapping[str, int]]:
     wrong = list[str]()
     goes_on(place, 0, "at first")
     before_ms = place.now_ms()
-    place.clock.set(HOUR_S)
+    place.set(HOUR_S)
     ahead_ms = place.now_ms()
     if not HOUR_S * 1000 <= ahead_ms - before_ms < (HOUR_S + 30) * 1000:
         wrong.append(f"the clock jumped by {ahead_ms - before_ms} ms")
     goes_on(place, ahead_ms, "after the jump forward")
     seen = place.runs()
-    place.clock.set(HOUR_S - TEN_MINUTES_S)
+    place.set(HOUR_S - TEN_MINUTES_S)
     back_ms = place.now_ms()
     goes_on(place, back_ms, "after the jump back", until_ms=ahead_ms)
     rows = place.runs()
@@ -218,7 +222,7 @@ def goes_on(place: Place, from_ms: int, when: str, until_ms: int = 2**62) -> Non
 def on_postgres(binaries: Binaries, folder: Path) -> Iterator[Place]:
     """Two controls over a server whose clock can be set."""
     with (
-        settable(binaries, folder / "server") as (clock, dsn),
+        settable(binaries, folder / "server") as (clock, dsn, pid),
         closing(PostgresStore(dsn)) as store,
         controls(dsn, folder, {}, {}) as both,
     ):
@@ -232,7 +236,7 @@ def on_postgres(binaries: Binaries, folder: Path) -> Iterator[Place]:
 
         yield Place(
             clock, store.clock, runs, lambda: list(store.read("violation")),
-            lambda: all(one.child.poll() is None for one in both),
+            lambda: all(one.child.poll() is None for one in both), pid,
         )  # fmt: skip
 
 

@@ -104,7 +104,10 @@ def make_read_only(server: Server, *, on: bool = True) -> None:
     dba(server, "select pg_reload_conf()")
     until(lambda: dba(server, "show transaction_read_only") == ("on" if on else "off"))
     since = dba(server, "select clock_timestamp()")
-    older = "select count(*) from pg_stat_activity where xact_start < %s and pid <> pg_backend_pid()"
+    older = (
+        "select count(*) from pg_stat_activity"
+        " where backend_type = 'client backend' and xact_start < %s"
+    )
     until(lambda: dba(server, older, since) == 0)
 
 
