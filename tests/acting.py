@@ -198,6 +198,11 @@ def report(store: Store, *held: Held, how: str = "exit", exit_code: int | None =
     )
 
 
+def codes(rows: list[Row]) -> list[tuple[str, str | None]]:
+    """What a batch was answered: an outcome and a code each."""
+    return [(row["outcome"], row["code"]) for row in rows]
+
+
 def finish(store: Store, run_id: str, **ends: int) -> None:
     """Run all admitted attempts and end each with its step's exit code (0 when not named)."""
     count = len(store.read("attempt_state", run_id=run_id, status="claimed"))

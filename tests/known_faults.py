@@ -16,7 +16,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_dispatch::test_nothing_is_leased_under_an_intent",
     ),
     "B050": (
-        "test_dispatch::test_a_start_under_an_intent_is_refused_and_gives_the_lease_back",
+        "test_dispatch_start::test_a_start_under_an_intent_is_refused_and_gives_the_lease_back",
         "test_worker_deaths::test_a_cancelled_run_ends_by_itself_when_its_worker_fenced_itself",
         "test_worker_deaths::test_where_no_clock_proves_anything_it_waits_and_says_for_what",
         "test_run_interrupt::test_a_cancellation_that_was_killed_converges_with_the_next_start",
@@ -33,7 +33,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_known_faults::test_a_cancelled_run_is_never_retried",
     ),
     "B062": (
-        "test_schedule::test_what_stops_a_trigger_between_claim_and_commit_stops_it",
+        "test_schedule_claims::test_what_stops_a_trigger_between_claim_and_commit_stops_it",
         "test_cli_withdraw::test_nothing_new_begins_and_what_is_open_goes_on",
     ),
     "B064": ("test_admission::test_a_run_keeps_its_generation",),
@@ -175,7 +175,9 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_upgrade_load::test_who_waits_for_another_migration_is_told_so",
     ),
     # ops
-    "B203": ("test_schedule::test_a_thousand_triggers_of_one_minute_fire_within_bounded_cycles",),
+    "B203": (
+        "test_schedule_faults::test_a_thousand_triggers_of_one_minute_fire_within_bounded_cycles",
+    ),
     "B205": (
         "test_recovery::test_an_expired_claim_comes_back_in_a_new_epoch",
         "test_worker_deaths::test_a_cancelled_run_ends_by_itself_when_its_worker_fenced_itself",
@@ -212,7 +214,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     # schedule
     "B069": (
         "test_schedule_races::test_every_occurrence_is_fired_by_one_of_several",
-        "test_schedule::test_a_commit_is_replayed",
+        "test_schedule_claims::test_a_commit_is_replayed",
         "test_answers::test_a_loss_is_repeated_and_changes_nothing",
     ),
     "B072": (
@@ -285,7 +287,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_ingress::test_sql_s_refusals_have_their_status",
     ),
     "B023": (
-        "test_dispatch::test_past_deadline_and_grace_the_lease_is_not_renewed",
+        "test_dispatch_renewal::test_past_deadline_and_grace_the_lease_is_not_renewed",
         "test_recovery::test_what_was_lost_after_its_deadline_timed_out",
     ),
     "B024": (
@@ -325,8 +327,8 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "B110": (
         "test_clock_jumps::test_an_edge_whose_clock_is_set_loses_and_doubles_nothing",
-        "test_schedule::test_a_clock_that_jumps_forward_and_back_fires_nothing_twice",
-        "test_schedule::test_a_cursor_of_a_clock_that_was_a_month_ahead_begins_anew",
+        "test_schedule_claims::test_a_clock_that_jumps_forward_and_back_fires_nothing_twice",
+        "test_schedule_claims::test_a_cursor_of_a_clock_that_was_a_month_ahead_begins_anew",
     ),
     "B111": ("test_known_schedule_faults::test_nothing_fires_before_its_time",),
     # timeout-retry
@@ -338,7 +340,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     "B135": ("Cannot arise: tries are counted a step; no rule takes a time of all tries.",),
     "B136": ("test_known_faults::test_a_run_past_its_deadline_ends_each_step_as_it_stands",),
     "B137": (
-        "test_dispatch::test_past_deadline_and_grace_the_lease_is_not_renewed",
+        "test_dispatch_renewal::test_past_deadline_and_grace_the_lease_is_not_renewed",
         "test_launcher::test_the_end_of_the_lease_kills_in_time_and_without_grace",
     ),
     "B141": ("test_known_faults::test_what_failed_for_good_is_never_offered_again",),
