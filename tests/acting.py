@@ -21,6 +21,7 @@ Row = dict[str, Any]
 LEASE_MS = 30_000
 GRACE_MS = 2_000
 START = (-1, "")
+PAIR = {"a": [], "b": ["a"]}  # needs of a workflow
 
 
 @dataclass(frozen=True, slots=True)
