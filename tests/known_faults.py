@@ -208,7 +208,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_dispatch::test_malformed_offers_are_refused",
     ),
     "B170": (
-        "test_worker::test_errors_are_cut_to_what_is_stored",
+        "test_worker_receipts::test_errors_are_cut_to_what_is_stored",
         "test_worker::test_an_output_that_cannot_be_stored_fails_the_step",
     ),
     # schedule
@@ -268,18 +268,18 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     "B012": ("test_recovery::test_recovery_repeated_adds_no_row",),
     "B014": (
         "test_recovery::test_idempotent_work_that_was_lost_is_retried",
-        "test_worker::test_work_without_any_evidence_is_lost_by_its_fence",
+        "test_worker_takeover::test_work_without_any_evidence_is_lost_by_its_fence",
         "test_cli_worker::test_a_worker_with_a_login_is_taken_over_after_a_crash_and_killed_by_two_interrupts",
     ),
     "B015": ("test_recovery::test_a_fenced_execution_is_lost_when_lease_and_grace_have_passed",),
     "B018": (
-        "test_worker::test_a_lease_that_was_never_journaled_is_found_again",
+        "test_worker_takeover::test_a_lease_that_was_never_journaled_is_found_again",
         "test_recovery::test_an_expired_claim_comes_back_in_a_new_epoch",
     ),
     "B020": (
         "test_decision::test_views_equal_the_oracle_on_random_flows_of_up_to_twenty_steps",
         "test_agenda::test_the_sweep_puts_back_what_was_lost",
-        "test_worker::test_a_worker_killed_again_and_again_runs_every_step_once",
+        "test_worker_takeover::test_a_worker_killed_again_and_again_runs_every_step_once",
     ),
     "B021": ("test_admission::test_two_starts_of_one_key_make_one_run",),
     "B022": (
