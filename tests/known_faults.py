@@ -261,7 +261,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "B009": (
         "test_run_kill::test_a_run_outlives_the_loss_of_its_connections",
-        "test_ingress::test_a_database_that_is_away_is_told_and_waited_for",
+        "test_ingress_outages::test_a_database_that_is_away_is_told_and_waited_for",
         "test_scheduler::test_after_a_failure_the_next_cycle_begins_with_the_first_stage_and_the_first_page",
     ),
     "B010": ("test_crashes::test_before_the_commit_nothing_is_durable_and_after_it_everything",),
