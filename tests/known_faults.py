@@ -98,16 +98,16 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "gates_partition::nothingAcknowledgedOnTheWrongSide",
         "gates_partition::lateReportsRefusedAndKept",
         "gates_partition::killedBeforeAnyoneElseStarts",
-        "test_failover_client::test_all_leave_a_node_that_was_demoted_although_it_answers",
+        "test_failover_promotion::test_all_leave_a_node_that_was_demoted_although_it_answers",
     ),
     "B198": (
-        "test_failover_client::test_commands_all_through_a_promotion_are_done_or_told",
-        "test_failover_client::test_all_leave_a_node_that_was_demoted_although_it_answers",
+        "test_failover_promotion::test_commands_all_through_a_promotion_are_done_or_told",
+        "test_failover_promotion::test_all_leave_a_node_that_was_demoted_although_it_answers",
     ),
     "B199": ("test_failover_client::test_a_stop_does_not_wait_for_a_commit_that_hangs",),
     "B200": (
-        "test_failover_client::test_all_leave_a_node_that_was_demoted_although_it_answers",
-        "test_failover_client::test_commands_all_through_a_promotion_are_done_or_told",
+        "test_failover_promotion::test_all_leave_a_node_that_was_demoted_although_it_answers",
+        "test_failover_promotion::test_commands_all_through_a_promotion_are_done_or_told",
     ),
     # lease
     "B029": ("test_known_worker_faults::test_a_refused_end_is_dropped_and_the_worker_goes_on",),
@@ -254,7 +254,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     "B186": ("test_day::test_every_run_of_a_day_is_there_once",),
     # stuck
     "B007": (
-        "test_failover_client::test_all_leave_a_node_that_was_demoted_although_it_answers",
+        "test_failover_promotion::test_all_leave_a_node_that_was_demoted_although_it_answers",
         "test_failover_client"
         "::test_a_standby_alone_is_read_and_refuses_what_writes_with_the_way_out",
         "gates::schedulerClaimTakenOverAfterExpiry",
