@@ -21,6 +21,7 @@ Row = dict[str, Any]
 LEASE_MS = 30_000
 GRACE_MS = 2_000
 START = (-1, "")
+PAIR = {"a": [], "b": ["a"]}  # needs of a workflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,11 @@ def report(store: Store, *held: Held, how: str = "exit", exit_code: int | None =
         "report_attempts",
         p_commands=commands(*held, how=how, exit_code=exit_code, output=output, error=error),
     )
+
+
+def codes(rows: list[Row]) -> list[tuple[str, str | None]]:
+    """What a batch was answered: an outcome and a code each."""
+    return [(row["outcome"], row["code"]) for row in rows]
 
 
 def finish(store: Store, run_id: str, **ends: int) -> None:

@@ -2,10 +2,13 @@
 
 import socket
 import ssl
+import stat
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -17,6 +20,31 @@ from qinglong_sql.tls import NotAWorker, Revoked, subject_of
 
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 WITHIN_S = 10.0
+DAY_MS = 24 * 3600 * 1000
+HOUR_MS = 3600 * 1000
+MINUTE_MS = 60_000
+NOW = int(time.time() * 1000)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def read(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def at(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms // 1000, UTC)
+
+
+def on_list(folder: Path) -> tuple[int, set[str]]:
+    """Number and serials of the list of revocations, whose signature holds."""
+    found = x509.load_pem_x509_crl((folder / "revoked.pem").read_bytes())
+    assert found.is_signature_valid(read(folder / "ca.crt").public_key())  # type: ignore[arg-type]
+    number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    assert found.next_update_utc is not None and found.next_update_utc > datetime.now(UTC)
+    return number, {f"{one.serial_number:x}" for one in found}
 
 
 def odd(names: Sequence[str], usage: Sequence[x509.ObjectIdentifier] | None = (CLIENT,)) -> bytes:

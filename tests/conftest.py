@@ -35,8 +35,8 @@ ServerOf = Callable[[int], Server]
 # Files that run for more than 20 s, the longest first: what is dealt out last must be short, or
 # one worker ends long before the other.
 LONGEST = """
-  decision crashes simulation inputs_doors worker answers isolation completion cli apart dispatch
-  drive sqlite_store run_kill cases_run locks authority publication run_interrupt control
+  decision crashes simulation inputs_doors worker_takeover answers isolation completion cli apart
+  worker drive run_kill cases_run locks authority publication run_interrupt control
   inputs_package cli_operator plans inputs_commands interleavings edge retry_run races
 """
 THROUGH = pytest.StashKey[Counter[str]]()  # what went through pgbouncers

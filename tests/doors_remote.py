@@ -24,6 +24,8 @@ from qinglong_sql.ingress_settings import IngressSettings, load
 from qinglong_sql.tls import client_context
 from qinglong_sql.wire import JSON, OF_STEP, body_of, encoded
 from tests.controls import login_of
+from tests.engines import drop_postgres, fresh_postgres
+from tests.server import Server
 from tests.workers import HOST, Authority, told
 
 _number = itertools.count(1)
@@ -118,3 +120,12 @@ def site_of(dsn: str, authority: Authority, folder: Path, **changes: Any) -> Ite
             yield site
         finally:
             assert site.ingress.stop(5), site.out.getvalue()
+
+
+@contextmanager
+def site_on(server: Server, folder: Path) -> Iterator[Site]:
+    """An ingress on a fresh database of that server, with an authority of its own."""
+    url = fresh_postgres(server)
+    with site_of(url, Authority(folder), folder) as site:
+        yield site
+    drop_postgres(server, url)

@@ -16,7 +16,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_dispatch::test_nothing_is_leased_under_an_intent",
     ),
     "B050": (
-        "test_dispatch::test_a_start_under_an_intent_is_refused_and_gives_the_lease_back",
+        "test_dispatch_start::test_a_start_under_an_intent_is_refused_and_gives_the_lease_back",
         "test_worker_deaths::test_a_cancelled_run_ends_by_itself_when_its_worker_fenced_itself",
         "test_worker_deaths::test_where_no_clock_proves_anything_it_waits_and_says_for_what",
         "test_run_interrupt::test_a_cancellation_that_was_killed_converges_with_the_next_start",
@@ -33,7 +33,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_known_faults::test_a_cancelled_run_is_never_retried",
     ),
     "B062": (
-        "test_schedule::test_what_stops_a_trigger_between_claim_and_commit_stops_it",
+        "test_schedule_claims::test_what_stops_a_trigger_between_claim_and_commit_stops_it",
         "test_cli_withdraw::test_nothing_new_begins_and_what_is_open_goes_on",
     ),
     "B064": ("test_admission::test_a_run_keeps_its_generation",),
@@ -98,16 +98,16 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "gates_partition::nothingAcknowledgedOnTheWrongSide",
         "gates_partition::lateReportsRefusedAndKept",
         "gates_partition::killedBeforeAnyoneElseStarts",
-        "test_failover_client::test_all_leave_a_node_that_was_demoted_although_it_answers",
+        "test_failover_promotion::test_all_leave_a_node_that_was_demoted_although_it_answers",
     ),
     "B198": (
-        "test_failover_client::test_commands_all_through_a_promotion_are_done_or_told",
-        "test_failover_client::test_all_leave_a_node_that_was_demoted_although_it_answers",
+        "test_failover_promotion::test_commands_all_through_a_promotion_are_done_or_told",
+        "test_failover_promotion::test_all_leave_a_node_that_was_demoted_although_it_answers",
     ),
     "B199": ("test_failover_client::test_a_stop_does_not_wait_for_a_commit_that_hangs",),
     "B200": (
-        "test_failover_client::test_all_leave_a_node_that_was_demoted_although_it_answers",
-        "test_failover_client::test_commands_all_through_a_promotion_are_done_or_told",
+        "test_failover_promotion::test_all_leave_a_node_that_was_demoted_although_it_answers",
+        "test_failover_promotion::test_commands_all_through_a_promotion_are_done_or_told",
     ),
     # lease
     "B029": ("test_known_worker_faults::test_a_refused_end_is_dropped_and_the_worker_goes_on",),
@@ -175,7 +175,9 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_upgrade_load::test_who_waits_for_another_migration_is_told_so",
     ),
     # ops
-    "B203": ("test_schedule::test_a_thousand_triggers_of_one_minute_fire_within_bounded_cycles",),
+    "B203": (
+        "test_schedule_faults::test_a_thousand_triggers_of_one_minute_fire_within_bounded_cycles",
+    ),
     "B205": (
         "test_recovery::test_an_expired_claim_comes_back_in_a_new_epoch",
         "test_worker_deaths::test_a_cancelled_run_ends_by_itself_when_its_worker_fenced_itself",
@@ -206,13 +208,13 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_dispatch::test_malformed_offers_are_refused",
     ),
     "B170": (
-        "test_worker::test_errors_are_cut_to_what_is_stored",
+        "test_worker_receipts::test_errors_are_cut_to_what_is_stored",
         "test_worker::test_an_output_that_cannot_be_stored_fails_the_step",
     ),
     # schedule
     "B069": (
         "test_schedule_races::test_every_occurrence_is_fired_by_one_of_several",
-        "test_schedule::test_a_commit_is_replayed",
+        "test_schedule_claims::test_a_commit_is_replayed",
         "test_answers::test_a_loss_is_repeated_and_changes_nothing",
     ),
     "B072": (
@@ -252,32 +254,32 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     "B186": ("test_day::test_every_run_of_a_day_is_there_once",),
     # stuck
     "B007": (
-        "test_failover_client::test_all_leave_a_node_that_was_demoted_although_it_answers",
+        "test_failover_promotion::test_all_leave_a_node_that_was_demoted_although_it_answers",
         "test_failover_client"
         "::test_a_standby_alone_is_read_and_refuses_what_writes_with_the_way_out",
         "gates::schedulerClaimTakenOverAfterExpiry",
     ),
     "B009": (
         "test_run_kill::test_a_run_outlives_the_loss_of_its_connections",
-        "test_ingress::test_a_database_that_is_away_is_told_and_waited_for",
+        "test_ingress_outages::test_a_database_that_is_away_is_told_and_waited_for",
         "test_scheduler::test_after_a_failure_the_next_cycle_begins_with_the_first_stage_and_the_first_page",
     ),
     "B010": ("test_crashes::test_before_the_commit_nothing_is_durable_and_after_it_everything",),
     "B012": ("test_recovery::test_recovery_repeated_adds_no_row",),
     "B014": (
         "test_recovery::test_idempotent_work_that_was_lost_is_retried",
-        "test_worker::test_work_without_any_evidence_is_lost_by_its_fence",
+        "test_worker_takeover::test_work_without_any_evidence_is_lost_by_its_fence",
         "test_cli_worker::test_a_worker_with_a_login_is_taken_over_after_a_crash_and_killed_by_two_interrupts",
     ),
     "B015": ("test_recovery::test_a_fenced_execution_is_lost_when_lease_and_grace_have_passed",),
     "B018": (
-        "test_worker::test_a_lease_that_was_never_journaled_is_found_again",
+        "test_worker_takeover::test_a_lease_that_was_never_journaled_is_found_again",
         "test_recovery::test_an_expired_claim_comes_back_in_a_new_epoch",
     ),
     "B020": (
         "test_decision::test_views_equal_the_oracle_on_random_flows_of_up_to_twenty_steps",
         "test_agenda::test_the_sweep_puts_back_what_was_lost",
-        "test_worker::test_a_worker_killed_again_and_again_runs_every_step_once",
+        "test_worker_takeover::test_a_worker_killed_again_and_again_runs_every_step_once",
     ),
     "B021": ("test_admission::test_two_starts_of_one_key_make_one_run",),
     "B022": (
@@ -285,7 +287,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
         "test_ingress::test_sql_s_refusals_have_their_status",
     ),
     "B023": (
-        "test_dispatch::test_past_deadline_and_grace_the_lease_is_not_renewed",
+        "test_dispatch_renewal::test_past_deadline_and_grace_the_lease_is_not_renewed",
         "test_recovery::test_what_was_lost_after_its_deadline_timed_out",
     ),
     "B024": (
@@ -325,8 +327,8 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "B110": (
         "test_clock_jumps::test_an_edge_whose_clock_is_set_loses_and_doubles_nothing",
-        "test_schedule::test_a_clock_that_jumps_forward_and_back_fires_nothing_twice",
-        "test_schedule::test_a_cursor_of_a_clock_that_was_a_month_ahead_begins_anew",
+        "test_schedule_claims::test_a_clock_that_jumps_forward_and_back_fires_nothing_twice",
+        "test_schedule_claims::test_a_cursor_of_a_clock_that_was_a_month_ahead_begins_anew",
     ),
     "B111": ("test_known_schedule_faults::test_nothing_fires_before_its_time",),
     # timeout-retry
@@ -338,7 +340,7 @@ KNOWN_FAULTS: dict[str, tuple[str, ...]] = {
     "B135": ("Cannot arise: tries are counted a step; no rule takes a time of all tries.",),
     "B136": ("test_known_faults::test_a_run_past_its_deadline_ends_each_step_as_it_stands",),
     "B137": (
-        "test_dispatch::test_past_deadline_and_grace_the_lease_is_not_renewed",
+        "test_dispatch_renewal::test_past_deadline_and_grace_the_lease_is_not_renewed",
         "test_launcher::test_the_end_of_the_lease_kills_in_time_and_without_grace",
     ),
     "B141": ("test_known_faults::test_what_failed_for_good_is_never_offered_again",),

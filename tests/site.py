@@ -168,6 +168,15 @@ class Site:
         self.store.close()
 
 
+def running(site: Site, steps: str, worker: Worker, pid: str = "pid", head: str = "") -> str:
+    """Start a run and drive it until a step has written its pid."""
+    site.publish(steps, head=head)
+    run_id = site.start()
+    site.drive(worker, lambda: site.lines(pid) != [])
+    site.drive(worker, lambda: all(one.told_running for one in worker.held.values()))
+    return run_id
+
+
 def wait(true: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
     end = time.monotonic() + within_s
     while not true():

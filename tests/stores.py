@@ -1,5 +1,7 @@
 """Clocks that stand until a test moves them, and stores that read them, on either engine."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -80,3 +82,10 @@ def sqlite_store(
     if not path.exists():
         install(path)
     return SqliteStore(path, profile=profile, clock=clock.now)
+
+
+def everything(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table of a SQLite file."""
+    with closing(sqlite3.connect(path)) as connection:
+        names = connection.execute("select name from sqlite_schema where type = 'table'").fetchall()
+        return {name: connection.execute(f"select * from {name}").fetchall() for (name,) in names}

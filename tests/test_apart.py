@@ -14,8 +14,7 @@ from qinglong_sql.apart import Apart, read_plain, remove, there
 from qinglong_sql.evidence import RecordBroken, read_receipt
 from qinglong_sql.holding import Held, held_of_journal
 from qinglong_sql.worker import Worker
-from tests.site import WORKER_PROGRAM, Site, descriptors, opened, wait
-from tests.test_worker import running
+from tests.site import WORKER_PROGRAM, Site, descriptors, opened, running, wait
 
 ROOT = Path(__file__).parent.parent
 # Root may read everything; without these two it is a user like any other.

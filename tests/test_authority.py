@@ -1,15 +1,12 @@
-"""Who may do what, tried as real logins (DESIGN §8); on SQLite, what never changes (DESIGN §12).
+"""Who may do what, tried as real logins, and every grant of the catalog (DESIGN §8).
 
 Each login is a member of one role, the stranger of none. What they were told stands in
 golden/authority.txt for people to read; `QINGLONG_GOLDEN=write` writes it anew. The rule behind it
 is `expected`, so a wrong grant fails whatever was written there.
 """
 
-import json
 import os
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,13 +16,11 @@ import pytest
 
 from qinglong_sql import migrate
 from qinglong_sql.store.steps import STEPS
-from tests import acting, sqltext
-from tests.acting import Held
+from tests import sqltext
 from tests.catalog import catalog
-from tests.doors import GROUPS, LOGINS, Doors, life, logins_of
-from tests.engines import NEWEST, Engine
+from tests.doors import GROUPS, LOGINS, logins_of
+from tests.engines import NEWEST
 from tests.server import SQL_ROOT, Server, dsn, tool
-from tests.stores import FakeClock, sqlite_store
 
 every_version = pytest.mark.all_versions
 GOLDEN = Path(__file__).parent / "golden" / "authority.txt"
@@ -350,183 +345,3 @@ def test_ql_authority_moves_what_moves_and_deletes_no_history(dba: Connection) -
         ):
             assert not told(dba, text), f"ql_authority: {text}"
     assert not told(dba, "create table ql.more (more text)")
-
-
-# -- a life, each step through the door of its role
-
-
-@pytest.fixture
-def doors(logins: dict[str, str]) -> Iterator[Doors]:
-    with closing(Doors(logins)) as opened:
-        yield opened
-
-
-@every_version
-def test_five_logins_lead_a_run_through_its_whole_life(doors: Doors) -> None:
-    (done, _, events), (cancelled, _, _) = life(doors, "one")
-    assert done == ("succeeded", None)
-    assert cancelled == ("cancelled", "workflow_cancelled")
-    assert len(events) > 15
-
-
-# -- a worker without a live token moves nothing
-
-
-def batches(held: dict[str, Held]) -> Iterator[str]:
-    """Commands that lack authority in one way each; the attempt `d` has ended."""
-    good = {
-        key: {
-            "attempt_id": one.attempt_id, "fence": one.fence, "token": one.token,
-            "identity": "pid 9", "how": "exit", "exit_code": 9, "reason": "gone",
-        }
-        for key, one in held.items()
-    }  # fmt: skip
-    yield json.dumps([good["d"]])
-    for key in "abc":
-        one, other = good[key], good["a" if key != "a" else "b"]
-        yield json.dumps([one | {"token": "x" * 64}])
-        yield json.dumps([one | {"token": other["token"]}])
-        yield json.dumps([one | {"token": None}])
-        yield json.dumps([one | {"token": ""}])
-        yield json.dumps([one | {"fence": one["fence"] + 1}])
-        yield json.dumps([one | {"fence": one["fence"] - 1}])
-        yield json.dumps([one | {"attempt_id": other["attempt_id"]}])
-        yield json.dumps([one | {"worker_id": "w2"}])
-
-
-def powerless(held: dict[str, Held]) -> dict[str, list[dict[str, object]]]:
-    """For each function of ql_worker, calls of somebody who holds nothing."""
-    one, other = held["a"], held["b"]
-    commands = [{"p_commands": text} for text in batches(held)]
-    asked: list[dict[str, object]] = [
-        {"p_attempt_id": one.attempt_id, "p_token": token}
-        for token in (other.token, "x" * 64, "", None, acting.digest(one.token))
-    ] + [{"p_attempt_id": held["d"].attempt_id, "p_token": held["d"].token}]
-    lease = {"p_queue": "default", "p_offers": acting.offers(["o9"]), "p_lease_ms": 30_000}
-    who = [("w1", "s9"), ("w9", "s1"), ("w9", "s9"), (None, None)]
-    session = [{"p_worker_id": worker, "p_session_id": name} for worker, name in who]
-    new = {"p_worker_id": "w9", "p_session_id": "s9", "p_queues": '["default"]', "p_slots": 1}
-    return {
-        "register_worker": [new | {"p_self_fencing": 1, "p_grace_ms": 2_000}],
-        "lease_attempts": [lease | {"p_run_id": None} | one for one in session],
-        "heartbeat_worker": [*session],
-        "attempt_input": asked,
-        "attempt_inputs": [*commands],
-        "attempt_standing": [*commands],
-        "start_attempts": [*commands],
-        "running_attempts": [*commands],
-        "renew_attempts": [one | {"p_lease_ms": 300_000} for one in commands],
-        "report_attempts": [*commands],
-        "attest_attempts": [*commands],
-        "end_session": [*session],
-        "audit_worker": [{"p_worker_id": "w9", "p_route": "lease", "p_certificate": "2a"}],
-    }
-
-
-MAY_CHANGE = {
-    "register_worker": {"worker_session"},  # a name of its own, and no attempt
-    "audit_worker": {"worker_audit"},
-    "report_attempts": {"refused_report"},  # kept, at most eight an attempt
-    "attest_attempts": {"refused_report"},
-}
-
-
-NAMES_NO_ATTEMPT = {"register_worker", "heartbeat_worker", "audit_worker"}
-
-
-@every_version
-@pytest.mark.parametrize("step", [one.name for one in STEPS.values() if one.schema == "ql_worker"])
-def test_a_worker_without_a_live_token_moves_nothing(
-    doors: Doors, postgres_dsn: str, step: str
-) -> None:
-    acting.begun(doors, {"a": [], "b": [], "c": [], "d": [], "e": []})
-    held = acting.lease(doors, "o1", "o2", "o3", "o4")
-    assert [*held] == ["a", "b", "c", "d"]
-    acting.cross(doors, held["b"])
-    acting.run(doors, held["c"], held["d"])
-    acting.report(doors, held["d"])
-    engine = Engine("postgres", postgres_dsn, None)
-    before = acting.everything(engine)
-    calls = powerless(held)
-    with psycopg.connect(postgres_dsn) as dba:  # one that nobody thought of is covered first
-        shipped = "select proname from pg_proc where pronamespace = 'ql_worker'::regnamespace"
-        assert {name for (name,) in dba.execute(shipped).fetchall()} == calls.keys()
-    for params in calls[step]:
-        try:
-            rows = doors.call(step, **params)
-        except psycopg.Error as error:
-            rows = []
-            assert str(error.sqlstate).startswith("QL4"), f"{step} {params}: {error}"
-        if step not in NAMES_NO_ATTEMPT:  # an exact replay by the last holder answers as it did
-            strange = [row for row in rows if row["attempt_id"] != held["d"].attempt_id]
-            assert all(row.get("outcome") == "blocked" for row in strange), (
-                f"{step} {params}: {rows}"
-            )
-    after = acting.everything(engine)
-    changed = {name for name in after if after[name] != before[name]}
-    assert changed <= MAY_CHANGE.get(step, set()), f"{step} without a live token moves {changed}"
-
-
-# -- SQLite: whoever may open the file may do everything, but for what never changes
-
-
-@pytest.fixture
-def lived(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """A foreign hand on a file that has a row in every table."""
-    clock = FakeClock()
-    with closing(sqlite_store(tmp_path, clock)) as store:
-        value = acting.model(
-            {"work": acting.task()}, {"flow": acting.workflow({"a": [], "b": ["a"]})}
-        )
-        night = {"cron": "0 2 * * *", "tz": "UTC", "kind": "workflow", "target": "flow"}
-        value["triggers"] = {"night": night | {"misfire": "fire_once", "overlap": "allow"}}
-        acting.publish_model(store, value)
-        run_id = acting.start(store)
-        acting.admit(store, run_id)
-        held = acting.lease(store)["a"]
-        acting.run(store, held)
-        acting.report(store, held, output='{"x":1}')
-        acting.report(store, held, how="stop", exit_code=None)
-        acting.advance(store, run_id)
-        acting.lease(store, "o2")
-        clock.advance(3_600_000)
-        acting.recover(store, run_id)
-        acting.cancel(store, run_id)
-        store.call("record_fault", p_run_id=run_id, p_stage="cancellation", p_error="broken")
-        name = {"p_package_key": "nightly", "p_trigger_key": "night"}
-        store.call("fire_trigger", **name, p_run_key="by hand")
-        store.call("record_trigger_fault", **name, p_state_version=1, p_error="broken")
-        store.call("audit_worker", p_worker_id="w1", p_route="lease", p_certificate="2a")
-        path = store.path
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("pragma recursive_triggers = on")
-        yield connection
-
-
-def refused(connection: sqlite3.Connection, text: str) -> bool:
-    connection.execute("begin")
-    try:
-        connection.execute(text)
-    except sqlite3.IntegrityError as error:
-        return str(error).startswith(("QL409", "QL500"))
-    finally:
-        connection.execute("rollback")
-    return False
-
-
-@pytest.mark.parametrize("name", sqltext.tables("sqlite"))
-def test_sqlite_keeps_what_is_written_once(lived: sqlite3.Connection, name: str) -> None:
-    """A table without the line `-- moves` is append-only; the columns before it stay."""
-    table = sqltext.tables("sqlite")[name]
-    assert lived.execute(f"select count(*) from {name}").fetchone()[0], f"nothing in {name}"
-    for column in table.keeps + table.moves:
-        stays = refused(lived, f"update {name} set {column} = {column}")
-        assert stays == (column in table.keeps), f"{name}.{column} stays: {stays}"
-    if not table.moves:
-        for text in (
-            f"delete from {name}",
-            f"insert into {name} select * from {name} limit 1",
-            f"insert or replace into {name} select * from {name} limit 1",
-            f"insert or ignore into {name} select * from {name} limit 1",
-        ):
-            assert refused(lived, text), text

@@ -1,11 +1,7 @@
-"""The small certificate authority: what it signs, refuses, records and lists."""
+"""The small certificate authority: what it makes, certifies, refuses, and when a file is harmed."""
 
-import os
-import stat
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +14,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from qinglong_sql import ca, ca_folder
 from qinglong_sql.ca import CaFault, CaRefused
-from qinglong_sql.tls import Principal, holder_of
-
-DAY_MS = 24 * 3600 * 1000
-HOUR_MS = 3600 * 1000
-MINUTE_MS = 60_000
-NOW = int(time.time() * 1000)
+from qinglong_sql.tls import holder_of
+from tests.authorities import DAY_MS, MINUTE_MS, NOW, at, mode, on_list, read
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     ca.init(tmp_path / "ca")
     return tmp_path / "ca"
-
-
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
-
-
-def read(path: Path) -> x509.Certificate:
-    return x509.load_pem_x509_certificate(path.read_bytes())
-
-
-def at(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms // 1000, UTC)
-
-
-def on_list(folder: Path) -> tuple[int, set[str]]:
-    """Number and serials of the list of revocations, whose signature holds."""
-    found = x509.load_pem_x509_crl((folder / "revoked.pem").read_bytes())
-    assert found.is_signature_valid(read(folder / "ca.crt").public_key())  # type: ignore[arg-type]
-    number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-    assert found.next_update_utc is not None and found.next_update_utc > datetime.now(UTC)
-    return number, {f"{one.serial_number:x}" for one in found}
 
 
 # --- the folder
@@ -284,201 +255,6 @@ def test_a_bad_request_is_refused(
     with pytest.raises(CaRefused, match=words):
         ca.sign_renewal(folder, make(), holder_of(made.certificate))
     assert len(ca.listed(folder)[1]) == 1
-
-
-# --- revocation
-
-
-def test_what_is_revoked_is_on_the_list_for_ever(folder: Path, tmp_path: Path) -> None:
-    a, b, c = (ca.issue(folder, name, out=tmp_path / name).issued.serial for name in "abc")
-    a2 = ca.renew(folder, "a", out=tmp_path / "a").issued.serial
-    found, changed = ca.revoke(folder, "a", now_ms=NOW)
-    assert changed and {one.serial for one in found} == {a, a2}
-    assert on_list(folder) == (2, {a, a2})
-    colons = ":".join(b[at : at + 2] for at in range(0, 32, 2)).upper()
-    found, changed = ca.revoke(folder, f"00:{colons}")
-    assert changed and on_list(folder) == (3, {a, a2, b})
-    again, changed = ca.revoke(folder, "a", now_ms=NOW + DAY_MS)
-    assert not changed and {one.revoked_at_ms for one in again} == {NOW}
-    assert on_list(folder) == (3, {a, a2, b})
-    with pytest.raises(CaRefused, match="no certificate has the name or serial number 'd'"):
-        ca.revoke(folder, "d")
-    assert c not in on_list(folder)[1]
-
-
-def test_a_key_whose_certificate_was_revoked_is_certified_never_again(
-    folder: Path, tmp_path: Path
-) -> None:
-    key, request = ca.new_request("w")
-    ca.issue(folder, "w", out=tmp_path / "w", request=request)
-    ca.revoke(folder, "w")
-    with pytest.raises(CaRefused, match="a certificate of that key was revoked"):
-        ca.issue(folder, "w", out=tmp_path / "2", request=ca.new_request("w", key)[1])
-    with pytest.raises(CaRefused, match="a certificate of that key was revoked"):
-        ca.issue(folder, "v", out=tmp_path / "3", request=ca.new_request("v", key)[1])
-
-
-def test_a_crash_between_the_record_and_the_list_is_made_good_by_the_next(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serial = ca.issue(folder, "w", out=tmp_path / "w").issued.serial
-    with monkeypatch.context() as broken, pytest.raises(OSError, match="died"):
-        broken.setattr(ca_folder.Authority, "write_list", dies)
-        ca.revoke(folder, "w")
-    assert on_list(folder) == (1, set())
-    ca.issue(folder, "v", out=tmp_path / "v")
-    assert on_list(folder) == (2, {serial})
-    (folder / "revoked.pem").unlink()
-    assert not ca.revoke(folder, "w")[1]
-    assert on_list(folder) == (2, {serial})
-
-
-def test_a_certificate_is_recorded_before_it_is_out(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from qinglong_sql import ca_issue
-
-    def all_but_the_key(path: Path, *args: Any, **kwargs: Any) -> None:
-        if path.name == "w.crt":
-            assert [one.name for one in ca.listed(folder)[1]] == ["w"]
-            raise OSError("died")
-        whole(path, *args, **kwargs)
-
-    whole = ca_issue.write_whole
-    with monkeypatch.context() as broken, pytest.raises(OSError, match="died"):
-        broken.setattr(ca_issue, "write_whole", all_but_the_key)
-        ca.issue(folder, "w", out=tmp_path / "w")
-    key = (tmp_path / "w" / "w.key").read_bytes()
-    made = ca.renew(folder, "w", out=tmp_path / "w")
-    assert made.key is not None and made.key.read_bytes() == key, "and the way out is a renewal"
-
-
-def test_root_acts_in_the_folder_of_a_service_without_taking_it(
-    folder: Path, tmp_path: Path
-) -> None:
-    """An ingress that signs renewals is not root, and must read what root's `ca` wrote."""
-    if os.geteuid() != 0:
-        pytest.skip("only root gives files away")
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, 4711, 4712)
-    (folder / "revoked.pem").chmod(0o640)
-    ca.issue(folder, "w", out=tmp_path / "w")
-    ca.revoke(folder, "w")
-    for name, wanted in (("issued.json", 0o600), ("revoked.pem", 0o640)):
-        seen = (folder / name).stat()
-        assert (seen.st_uid, seen.st_gid, mode(folder / name)) == (4711, 4712, wanted), name
-    assert mode(tmp_path / "w" / "w.key") == 0o600
-
-
-def dies(*_: Any) -> None:
-    raise OSError("died")
-
-
-def test_commands_at_once_lose_nothing(folder: Path, tmp_path: Path) -> None:
-    names = [f"w{n}" for n in range(12)]
-    with ThreadPoolExecutor(6) as pool:
-        made = [*pool.map(lambda name: ca.issue(folder, name, out=tmp_path / name), names)]
-        gone = names[::2]
-        [*pool.map(lambda name: ca.revoke(folder, name), gone)]
-    serials = {one.issued.name: one.issued.serial for one in made}
-    assert {one.name: one.serial for one in ca.listed(folder)[1]} == serials
-    assert on_list(folder) == (1 + len(gone), {serials[name] for name in gone})
-
-
-def test_who_waits_too_long_for_the_folder_is_told(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ca_folder, "LOCK_WAIT_S", 0.1)
-    with ca_folder.held(folder, NOW), pytest.raises(CaRefused, match="in use by another"):
-        ca.issue(folder, "w", out=tmp_path / "w")
-    ca.issue(folder, "w", out=tmp_path / "w")
-
-
-# --- what the ingress signs
-
-
-def test_a_worker_renews_for_itself_alone(folder: Path, tmp_path: Path) -> None:
-    made = ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW, validity_ms=9 * DAY_MS)
-    shown = holder_of(made.certificate)
-    key, request = ca.new_request("w")
-    pem = ca.sign_renewal(folder, request, shown, NOW + 6 * DAY_MS)
-    said = x509.load_pem_x509_certificate(pem)
-    assert said.not_valid_after_utc == at(NOW + 15 * DAY_MS), "as long as the one before"
-    usage = said.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    assert [*usage] == [ExtendedKeyUsageOID.CLIENT_AUTH]
-    first, second = ca.listed(folder)[1]
-    assert (second.name, second.serial) == ("w", f"{said.serial_number:x}")
-    with pytest.raises(CaRefused, match="subject is not that"):
-        ca.sign_renewal(folder, ca.new_request("v", key)[1], shown, NOW)
-    unknown = Principal("w", "abc", shown.not_after_ms)
-    with pytest.raises(CaRefused, match="not a live one"):
-        ca.sign_renewal(folder, request, unknown, NOW)
-    with pytest.raises(CaRefused, match="not a live one"):
-        ca.sign_renewal(folder, request, shown, NOW + 10 * DAY_MS)
-    ca.revoke(folder, first.serial)
-    with pytest.raises(CaRefused, match="not a live one"):
-        ca.sign_renewal(folder, request, shown, NOW)
-    assert len(ca.listed(folder)[1]) == 2
-
-
-def test_a_server_s_certificate_and_another_s_serial_renew_nothing(
-    folder: Path, tmp_path: Path
-) -> None:
-    door = ca.issue(folder, "door", server=True, hosts=["localhost"], out=tmp_path / "door")
-    other = ca.issue(folder, "v", out=tmp_path / "v")
-    for name, serial in (("door", door.issued.serial), ("w", other.issued.serial)):
-        shown = Principal(name, serial, NOW + DAY_MS)
-        with pytest.raises(CaRefused, match="not a live one"):
-            ca.sign_renewal(folder, ca.new_request(name)[1], shown)
-
-
-def test_a_renewal_whose_answer_was_lost_is_answered_again(folder: Path, tmp_path: Path) -> None:
-    made = ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW)
-    assert made.key is not None
-    shown = holder_of(made.certificate)
-    request = ca.new_request("w", made.key.read_bytes())[1]
-    first = ca.sign_renewal(folder, request, shown, NOW + 60 * DAY_MS)
-    assert first != made.certificate.read_bytes()
-    assert ca.sign_renewal(folder, request, shown, NOW + 61 * DAY_MS) == first
-    assert ca.sign_renewal(folder, ca.new_request("w")[1], shown, NOW + 61 * DAY_MS) != first
-    assert len(ca.listed(folder)[1]) == 3
-
-
-def test_a_renewal_right_away_is_another_certificate(folder: Path, tmp_path: Path) -> None:
-    made = ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW)
-    assert made.key is not None
-    request = ca.new_request("w", made.key.read_bytes())[1]
-    pem = ca.sign_renewal(folder, request, holder_of(made.certificate), NOW)
-    assert pem != made.certificate.read_bytes() and len(ca.listed(folder)[1]) == 2
-
-
-def test_one_name_has_so_many_live_certificates_and_no_more(folder: Path, tmp_path: Path) -> None:
-    shown = holder_of(ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW).certificate)
-    for n in range(15):
-        ca.sign_renewal(folder, ca.new_request("w")[1], shown, NOW + n * HOUR_MS)
-    with pytest.raises(CaRefused, match="16 live certificates"):
-        ca.sign_renewal(folder, ca.new_request("w")[1], shown, NOW + 15 * HOUR_MS)
-
-
-def test_a_name_is_renewed_once_an_hour_unless_its_end_is_near(
-    folder: Path, tmp_path: Path
-) -> None:
-    at = NOW + 60 * DAY_MS
-    shown = holder_of(ca.issue(folder, "w", out=tmp_path / "w", now_ms=NOW).certificate)
-    request = ca.new_request("w")[1]
-    first = ca.sign_renewal(folder, request, shown, at)
-    renewed = tmp_path / "renewed.crt"
-    renewed.write_bytes(first)
-    for who in (shown, holder_of(renewed)):
-        with pytest.raises(CaRefused, match="look at its clock"):
-            ca.sign_renewal(folder, ca.new_request("w")[1], who, at + HOUR_MS - 1)
-    assert ca.sign_renewal(folder, request, shown, at + 1) == first
-    ca.sign_renewal(folder, ca.new_request("w")[1], holder_of(renewed), at + HOUR_MS)
-    assert len(ca.listed(folder)[1]) == 3
-    end = NOW + 90 * DAY_MS
-    for before_ms in (30 * 60_000, 20 * 60_000):
-        ca.sign_renewal(folder, ca.new_request("w")[1], shown, end - before_ms)
-    assert len(ca.listed(folder)[1]) == 5
 
 
 # --- files that were harmed

@@ -7,9 +7,9 @@ import pytest
 
 from qinglong_sql.schedule import run_schedule
 from tests.acting import Engine, Store
+from tests.scheduling import NIGHTLY, begun, publish
 from tests.shell import Shell
 from tests.stores import FakeClock, ship_clock
-from tests.test_schedule import NIGHTLY, begun, publish
 
 
 @pytest.fixture

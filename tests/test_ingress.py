@@ -1,58 +1,34 @@
 """The workers' door: who is let in, in which order it is looked, what is kept and what is told."""
 
-import errno
 import json
-import os
 import ssl
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
-from qinglong_sql import ca, ingress_logs
 from qinglong_sql.certificate import holder_of
 from qinglong_sql.control_log import Log
-from qinglong_sql.errors import NotReady
-from qinglong_sql.ingress import Ingress
 from qinglong_sql.ingress_calls import Calls
 from qinglong_sql.ingress_refusal import LINES_A_SECOND, Told
 from qinglong_sql.store.postgres import PostgresStore
-from qinglong_sql.tls import client_context
-from qinglong_sql.wire import KIB, LOG_BYTES
+from qinglong_sql.wire import KIB
 from tests import acting
 from tests.conftest import ServerOf, _server
-from tests.doors_remote import Client, Site, site_of
-from tests.engines import drop_postgres, fresh_postgres
-from tests.server import Server
-from tests.workers import Authority
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
-def server(request: pytest.FixtureRequest, server_of: ServerOf) -> Server:
-    return _server(None, request.config, server_of)
+from tests.doors_remote import Client, Site, site_on
 
 
 @pytest.fixture(scope="module")
 def shared(
-    server: Server, authority: Authority, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, server_of: ServerOf, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     """One ingress for all tests that leave it as it was."""
-    url = fresh_postgres(server)
-    with site_of(url, authority, tmp_path_factory.mktemp("ingress")) as site:
+    server = _server(None, request.config, server_of)
+    with site_on(server, tmp_path_factory.mktemp("ingress")) as site:
         yield site
-    drop_postgres(server, url)
 
 
 @pytest.fixture
@@ -218,28 +194,6 @@ def test_who_asks_first_whether_to_go_on_is_told(site: Site) -> None:
         assert client.heard() == (200, {"rows": []})
 
 
-def test_a_call_that_takes_too_long_is_the_database_s_absence(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As when its machine stands still: four calls wait, and the next ones are told at once."""
-    over = threading.Event()
-    monkeypatch.setattr("qinglong_sql.ingress_answer.CALL_S", 0.3)
-    monkeypatch.setattr("qinglong_sql.ingress_answer.WAIT_S", 0.3)
-    monkeypatch.setattr(Calls, "answer", lambda *_: over.wait(20) and b"{}")
-    try:
-        for worker in ("stuck1", "stuck1", "stuck2", "stuck2", "stuck3"):
-            with site.client(worker) as client:
-                status, found = client.ask("heartbeat", session_id="s")
-                assert (status, found["code"]) == (503, "QL503")
-        assert site.ingress.refusal() is not None
-    finally:
-        over.set()
-    monkeypatch.undo()
-    with site.client("stuck3") as client:
-        assert client.ask("heartbeat", session_id="s")[0] == 404
-    assert site.ingress.refusal() is None
-
-
 def test_sql_s_refusals_have_their_status(site: Site) -> None:
     with site.client("stranger") as client:
         assert client.ask("heartbeat", session_id="s")[0] == 404
@@ -260,175 +214,7 @@ def test_the_document_is_read_by_workers_alone(site: Site) -> None:
     assert [route for route, _ in audited(site, "reader")] == ["openapi"]
 
 
-# --- certificates
-
-
-def test_a_revoked_certificate_is_refused_on_a_connection_that_stands(site: Site) -> None:
-    with site.client("gone") as client, site.client("stays") as other:
-        assert client.ask("heartbeat", session_id="s")[0] == 404
-        time.sleep(1)  # the list was looked at just now
-        site.authority.revoke("gone")
-        status, found = client.ask("heartbeat", session_id="s")
-        assert (status, found["code"]) == (403, "certificate")
-        assert client.headers["Connection"] == "close"
-        assert client.ask("heartbeat", session_id="s")[0] == 403  # on a new one, too
-        assert other.ask("heartbeat", session_id="s")[0] == 404
-    assert site.count("refused_total", reason="revoked") == 2
-
-
-def test_a_certificate_that_ends_is_refused_on_a_connection_that_stands(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with site.client("ends") as client:
-        assert client.ask("heartbeat", session_id="s")[0] == 404
-        until_s = holder_of(site.authority.worker("ends").certificate).not_after_ms / 1000
-        answerer: Any = site.ingress._answerer
-        monkeypatch.setattr(answerer, "_clock", lambda: until_s - 1)
-        assert client.ask("heartbeat", session_id="s")[0] == 404
-        monkeypatch.setattr(answerer, "_clock", lambda: until_s)
-        assert client.ask("heartbeat", session_id="s")[1]["message"].startswith("the certificate")
-    assert site.count("refused_total", reason="expired") == 1
-
-
-def test_a_worker_renews_its_certificate(site: Site) -> None:
-    key, csr = ca.new_request("renewing")
-    with site.client("renewing") as client:
-        status, found = client.ask("certificate", csr=csr.decode())
-        assert status == 200 and found.keys() == {"certificate"}
-        assert client.ask("certificate", csr=csr.decode()) == (status, found)  # repeated
-        other = ca.new_request("w1")[1].decode()
-        assert client.ask("certificate", csr=other)[0] == 400
-        assert client.ask("certificate", csr="no request")[0] == 400
-    fresh = site.settings.log_folder().parent / "fresh"
-    fresh.with_suffix(".key").write_bytes(key)
-    fresh.with_suffix(".crt").write_text(found["certificate"])
-    papers = site.authority.worker("renewing")
-    context = client_context(fresh.with_suffix(".crt"), fresh.with_suffix(".key"), papers.ca)
-    with Client(site.ingress.port, context) as client:
-        assert client.ask("heartbeat", session_id="s")[0] == 404
-
-
-def test_another_certificate_of_the_ingress_is_shown_without_a_restart(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def shown() -> Any:
-        with site.client("looks") as client:
-            client.line.connect()
-            assert isinstance(client.line.sock, ssl.SSLSocket)
-            return client.line.sock.getpeercert()["serialNumber"]  # type: ignore[index]
-
-    monkeypatch.setattr("qinglong_sql.ingress_papers.LOOK_S", 0.0)
-    before, hosts = shown(), ["127.0.0.1"]
-    made = ca.issue(
-        site.authority.folder, "ingress", server=True, hosts=hosts, out=tmp_path, again=True
-    )
-    assert made.key is not None
-    made.key.replace(site.settings.key)
-    assert shown() == before  # half of it is there
-    made.certificate.replace(site.settings.certificate)
-    after = shown()
-    assert before != after
-    key = site.settings.key.read_bytes()
-    site.settings.key.write_bytes(b"half a key")
-    assert shown() == after
-    assert "the one from before is shown on" in site.lines("trouble")[0]["message"]
-    site.settings.key.write_bytes(key)
-    assert shown() == after
-
-
-# --- logs
-
-
-def test_a_log_comes_in_pieces_and_ends(site: Site, store: PostgresStore) -> None:
-    acting.publish(store, {"a": []})
-    run_id = acting.start(store, key="logs")
-    acting.page(store, "task_admission_page")
-    with site.client("w1") as door:
-        acting.register(door, "w1", "s-log")  # type: ignore[arg-type]
-        held = acting.lease(door, "logs", run_id=run_id, worker="w1", session="s-log")["a"]  # type: ignore[arg-type]
-        path = site.settings.log_folder() / run_id / "a.1.log"
-        assert door.log(held, 0, b"") == (200, {"size": 0})
-        assert door.log(held, 0, b"one\n") == (200, {"size": 4})
-        assert door.log(held, 0, b"one\ntwo\n") == (200, {"size": 8})  # what is held stays
-        assert door.log(held, 99, b"a gap") == (200, {"size": 8})
-        assert door.log(held, 8, b"x" * LOG_BYTES)[1] == {"size": 8 + LOG_BYTES}
-        assert door.log(held, 8 + LOG_BYTES, b"x" * (LOG_BYTES + 1))[0] == 413
-        assert door.log(held, 8 + LOG_BYTES, b"", QL_Dropped="7")[0] == 200
-        assert path.read_bytes().startswith(b"one\ntwo\nxxx")
-        assert path.with_suffix(".dropped").read_text() == "7\n"
-        for odd in ({"QL_Token": "wrong"}, {"QL_Fence": "2"}):
-            assert door.log(held, 0, b"forged", **odd)[1]["code"] == "QL410"
-        assert door.log(held, 0, b"forged", QL_Attempt="none")[0] == 404
-        for odd in ({"QL_Offset": "-1"}, {"QL_Fence": "x"}, {"QL_Token": ""}):
-            assert door.log(held, 0, b"forged", **odd)[1]["code"] == "QL400"
-        assert door.send("/v1/log", b"x", Content_Type="application/octet-stream")[1] == {
-            "code": "QL400", "message": "the header QL-Attempt is missing",
-        }  # fmt: skip
-    assert "forged" not in path.read_text()
-    assert held.token not in site.out.getvalue()
-
-
-def test_a_log_folder_that_is_full_is_told_and_counted_and_work_goes_on(
-    site: Site, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    acting.publish(store, {"a": []})
-    run_id = acting.start(store, key="full")
-    acting.page(store, "task_admission_page")
-    write = os.pwrite
-
-    def no_room(fd: int, chunk: bytes, at: int) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def told(event: str) -> list[str]:
-        lines = [one["message"] for one in site.lines(event) if one.get("source") == "logs"]
-        return [line.replace(str(site.settings.log_folder()), "FOLDER") for line in lines]
-
-    monkeypatch.setattr(ingress_logs, "CALM_S", 0.0)
-    before = site.count("log_failures_total")
-    with site.client("w1") as door:
-        acting.register(door, "w1", "s-full")  # type: ignore[arg-type]
-        held = acting.lease(door, "full", run_id=run_id, worker="w1", session="s-full")["a"]  # type: ignore[arg-type]
-        monkeypatch.setattr(os, "pwrite", no_room)
-        for _ in range(3):
-            assert door.log(held, 0, b"one\n") == (200, {"size": 0})
-        assert told("trouble") == ["logs: log folder FOLDER: No space left on device"]
-        assert site.count("log_failures_total") == before + 3
-        assert site.ingress.refusal() is None and told("well") == []
-        monkeypatch.setattr(os, "pwrite", write)
-        assert door.log(held, 0, b"one\n", QL_Dropped="0") == (200, {"size": 4})
-        assert told("well") == ["logs: it works again"]
-    assert site.count("log_failures_total") == before + 3
-
-
-# --- the database is away, and the end
-
-
-def test_a_database_that_is_away_is_told_and_waited_for(site: Site) -> None:
-    name = site.dsn.rpartition("/")[2]
-    server = site.dsn.replace(name, "postgres")
-    with site.client("waits") as client, psycopg.connect(server, autocommit=True) as dba:
-        assert client.ask("heartbeat", session_id="s")[0] == 404
-        dba.execute(f"alter database {name} allow_connections off")  # type: ignore[arg-type]
-        dba.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s",
-                    [name])  # fmt: skip
-        try:
-            until_s = time.monotonic() + 5
-            while client.ask("heartbeat", session_id="s")[0] != 503:
-                assert time.monotonic() < until_s
-            status, found = client.ask("end", session_id="s")
-            assert (status, found["code"]) == (503, "QL503")
-            assert found["message"] == "the database does not answer now; ask again"
-            assert client.headers["Retry-After"] == "1"
-            assert site.ingress.refusal() == "the database does not answer now"
-        finally:
-            dba.execute(f"alter database {name} allow_connections on")  # type: ignore[arg-type]
-        until_s = time.monotonic() + 15
-        while client.ask("heartbeat", session_id="s")[0] != 404:
-            assert time.monotonic() < until_s
-            time.sleep(0.05)
-        assert site.ingress.refusal() is None
-    said = site.out.getvalue()
-    assert "Traceback" not in said and "terminat" not in said
+# --- what is told
 
 
 def test_a_fault_is_told_without_what_was_asked(
@@ -444,64 +230,6 @@ def test_a_fault_is_told_without_what_was_asked(
     assert (status, found["code"]) == (500, "QL500") and "s3cret" not in str(found)
     assert "LookupError at test_ingress.py:" in site.lines("trouble")[-1]["message"]
     assert "s3cret" not in site.out.getvalue()
-
-
-def test_a_stop_lets_what_is_answered_end_and_nobody_in(
-    server: Server, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = fresh_postgres(server)
-    within, found = threading.Event(), list[Any]()
-    real = Calls.answer
-
-    def slow(*words: Any) -> Any:
-        within.set()
-        time.sleep(0.5)
-        return real(*words)
-
-    monkeypatch.setattr(Calls, "answer", slow)
-    with site_of(url, authority, tmp_path) as site:
-        client, idle = site.client("w1"), site.client("w2")
-        idle.line.connect()
-        asking = threading.Thread(
-            target=lambda: found.append(client.ask("heartbeat", session_id="s"))
-        )
-        asking.start()
-        assert within.wait(5)
-        began = time.monotonic()
-        assert site.ingress.stop(5)
-        assert time.monotonic() - began < 2
-        asking.join(5)
-        assert found[0][0] == 404 and client.headers["Connection"] == "close"
-        with pytest.raises(OSError):
-            site.client("w1").ask("heartbeat", session_id="s")
-        with pytest.raises((OSError, ssl.SSLError, ValueError)):
-            idle.ask("heartbeat", session_id="s")
-        with psycopg.connect(url) as dba:
-            left = (
-                "select count(*) from pg_stat_activity"
-                " where application_name = 'qinglong-ingress' and datname = current_database()"
-            )
-            assert dba.execute(left).fetchone() == (0,)
-    drop_postgres(server, url)
-
-
-def test_a_login_with_more_or_less_than_a_worker_s_rights_is_refused(
-    site: Site, authority: Authority, tmp_path: Path
-) -> None:
-    from dataclasses import replace
-
-    settings = replace(site.settings, dsn=site.dsn)
-    with pytest.raises(NotReady, match="superuser"):
-        Ingress(settings, Log("text", "info", site.out)).start()
-    missing = replace(site.settings, key=tmp_path / "none.key")
-    with pytest.raises(NotReady, match=r"none\.key: No such file"):
-        Ingress(missing, Log("text", "info", site.out)).start()
-    taken = replace(site.settings, listen=("127.0.0.1", site.ingress.port))
-    with pytest.raises(OSError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use"):
-        Ingress(taken, Log("text", "info", site.out)).start()
-
-
-# --- what is told
 
 
 def test_ten_lines_of_refusals_a_second_and_how_many_more(site: Site) -> None:

@@ -21,7 +21,7 @@ from qinglong_sql.wire import KIB
 from tests import acting, workers
 from tests.conftest import ServerOf, _server
 from tests.controls import login_of
-from tests.doors_remote import Client, Site, site_of
+from tests.doors_remote import Client, Site, site_on
 from tests.engines import drop_postgres, fresh_postgres
 from tests.workers import HOST, Authority, Served
 
@@ -36,10 +36,8 @@ def site(
     request: pytest.FixtureRequest, server_of: ServerOf, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     server = _server(None, request.config, server_of)
-    url, folder = fresh_postgres(server), tmp_path_factory.mktemp("ingress")
-    with site_of(url, Authority(folder), folder) as site:
+    with site_on(server, tmp_path_factory.mktemp("ingress")) as site:
         yield site
-    drop_postgres(server, url)
 
 
 @contextmanager

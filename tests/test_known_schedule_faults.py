@@ -21,9 +21,7 @@ from qinglong_sql.scheduler import Turn, local_cycle
 from qinglong_sql.store.postgres import PostgresStore
 from tests import acting
 from tests.acting import Engine, Row, Store
-from tests.server import Server, log
-from tests.stores import FakeClock, ServerClock, store_on
-from tests.test_schedule import (
+from tests.scheduling import (
     DAY_MS,
     MINUTE_MS,
     NIGHTLY,
@@ -36,6 +34,8 @@ from tests.test_schedule import (
     times,
     trigger,
 )
+from tests.server import Server, log
+from tests.stores import FakeClock, ServerClock, store_on
 from tests.test_schedule_races import at_once, drained
 
 NEW_YORK = "America/New_York"

@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 SPENT_MS = LEASE_MS + GRACE_MS
 RUNS = ("one", "two")
 # what holds for ever, whatever has become of the run since; not a start, whose answer lets
-# something run: once its lease is over, it is refused (test_dispatch)
+# something run: once its lease is over, it is refused (test_dispatch_start)
 LASTING = {
     "start_run", "start_retry", "request_cancel", "declare_stopped", "running_attempts",
     "report_attempts", "attest_attempts", "attempt_standing",

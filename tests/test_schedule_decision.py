@@ -14,8 +14,8 @@ from qinglong_sql.schedule import run_schedule
 from tests import acting, facts, oracle_schedule
 from tests.acting import Store
 from tests.facts import Connection
+from tests.scheduling import MINUTE_MS, NIGHTLY, publish, trigger
 from tests.stores import FakeClock
-from tests.test_schedule import MINUTE_MS, NIGHTLY, publish, trigger
 
 ARRIVALS = ("early", "on_time", "late")
 STATES = ("active", "paused", "withdrawn")

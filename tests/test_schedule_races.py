@@ -18,8 +18,8 @@ from qinglong_sql.store import Contended
 from qinglong_sql.store.postgres import PostgresStore
 from tests import acting
 from tests.acting import Row
+from tests.scheduling import MINUTE_MS, NAME, begun, claim, commit, many, publish
 from tests.stores import ServerClock
-from tests.test_schedule import MINUTE_MS, NAME, begun, claim, commit, many, publish
 
 TRIGGERS, MINUTES, SCHEDULERS = 24, 8, 3
 Work = Callable[[PostgresStore], object]

@@ -45,3 +45,37 @@ class Wrapped:
         for (step, _), rows in zip(calls, answers or [], strict=False):
             self.after(step, rows)
         return answers
+
+
+class Before(Wrapped):
+    """A store that does something before a step is called for the first time."""
+
+    def __init__(self, store: Store, step: str, work: Any) -> None:
+        super().__init__(store)
+        self.step, self.work = step, work
+
+    def before(self, step: str, params: Any) -> None:
+        if step == self.step and self.work and '"attempt_id"' in str(params):
+            work, self.work = self.work, None
+            work()
+
+
+class Forgetful(Wrapped):
+    """A store that commits and then loses the answer, the first `times` of each step."""
+
+    def __init__(self, store: Store, *steps: str, times: int = 1) -> None:
+        super().__init__(store)
+        self.left = dict.fromkeys(steps, times)
+
+    def after(self, step: str, rows: list[Row]) -> None:
+        if self.left.get(step) and rows:
+            self.left[step] -= 1
+            raise ConnectionError(f"the answer of {step} was lost")
+
+
+class Unsent(Wrapped):
+    """A store that no start reaches."""
+
+    def before(self, step: str, params: Any) -> None:
+        if step == "start_attempts" and "identity" in params["p_commands"]:
+            raise ConnectionError("not even sent")
