@@ -75,10 +75,10 @@ def online() -> None:
 
 
 def postgres(dsn: str) -> Connection:
-    import psycopg
+    from qinglong_sql.store.link import connect
 
     return create_engine(
-        "postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=NullPool
+        "postgresql+psycopg://", creator=lambda: connect(dsn), poolclass=NullPool
     ).connect()
 
 

@@ -43,14 +43,17 @@ def upgrade(dsn: str, revision: str = "head", note: Callable[[str], object] | No
     """Bring a database to a revision ("0001", "head") and return where it stands then.
 
     The DSN is `sqlite:///path` or `postgresql://…`. note: told for whom it waits more than two
-    seconds. Raises NotReady (QL503) when the database is not one of ours or not where it says it
-    is, when rows in it would break a new rule, and when a lock is not to be had in time, with who
-    has it: nothing was changed then. Raises link.InDoubt (psycopg's) when no standby has it.
+    seconds. Raises NotReady (QL503) when the database is not one of ours, not where it says it is,
+    or not in UTF-8, when rows in it would break a new rule, and when a lock is not to be had in
+    time, with who has it: nothing was changed then. Raises link.InDoubt (psycopg's) when no standby
+    has it.
     """
     if dsn.startswith(SQLITE):
         return upgrade_sqlite(Path(dsn.removeprefix(SQLITE)), revision)
+    from qinglong_sql.encoding import assert_utf8
     from qinglong_sql.migrate_rows import assert_fits
 
+    assert_utf8(dsn)
     assert_fits(dsn, current(dsn), revision)
     run_alembic(dsn, "upgrade", revision, note=note)
     from qinglong_sql.store.link import confirm

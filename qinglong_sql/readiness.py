@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import psycopg
 
+from qinglong_sql.encoding import ENCODING, WAY_TO_UTF8, wrong_encoding
 from qinglong_sql.errors import MESSAGE_CHARS, WAY_TO_PRIMARY, NotReady
 from qinglong_sql.migrate import VERSION_SCHEMA
 from qinglong_sql.readiness_login import wrong_of_login
@@ -77,8 +78,7 @@ def assert_ready(connection: psycopg.Connection[Any], groups: Sequence[str]) -> 
         if here.read_only:
             raise Unready(
                 ["sessions are read-only here (default_transaction_read_only)"],
-                f"reset it: alter database {here.database} reset default_transaction_read_only,"
-                " the same for the role, or in postgresql.conf",
+                f"reset it: {way_to_reset(here.database, 'default_transaction_read_only')}",
             )
         found, wrong = _compared(catalog)
         wrong += wrong_of_login(catalog, groups)
@@ -107,6 +107,13 @@ def _compared(catalog: Catalog) -> tuple[Found, list[str]]:
             [f"the server is PostgreSQL {_version(here)}"],
             f"use one from {MAJORS[0]} to {MAJORS[-1]}",
         )
+    if here.encoding != ENCODING:
+        raise Unready([wrong_encoding(here.database, here.encoding)], WAY_TO_UTF8)
+    if here.isolation != "read committed":
+        raise Unready(
+            [f"sessions are {here.isolation} here (default_transaction_isolation)"],
+            f"reset it: {way_to_reset(here.database, 'default_transaction_isolation')}",
+        )
     stamp = catalog.revision()
     shipped = shipped_state()
     _assert_newest(stamp, shipped)
@@ -125,6 +132,13 @@ def _compared(catalog: Catalog) -> tuple[Found, list[str]]:
         not_compared=tuple(unknown),
     )
     return found, wrong
+
+
+def way_to_reset(database: str, setting: str) -> str:
+    """Where a setting may come from that is not PostgreSQL's own default."""
+    return (
+        f"alter database {database} reset {setting}, the same for the role, or in postgresql.conf"
+    )
 
 
 def _assert_newest(revision: str | None, shipped: Mapping[str, Any]) -> None:

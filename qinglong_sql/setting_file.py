@@ -18,6 +18,7 @@ from qinglong_sql.duration import DurationFault, read_duration, write_duration
 from qinglong_sql.store import POSTGRES
 
 FILE_BYTES: Final = 64 * 1024
+LONGEST_PASSWORD: Final = 4096
 TIMEOUT_MAX_MS: Final = 60 * 60 * 1000
 SHOWN: Final = "***"
 SECRET: Final = ("password", "sslpassword")
@@ -106,10 +107,14 @@ def password_in(file: Path | None) -> str | None:
     if file is None:
         return None
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8") as held:
+            text = held.read(LONGEST_PASSWORD + 1)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise SettingFault(f"password_file {file}: {why}") from None
+    if not text.rstrip("\r\n") or len(text) > LONGEST_PASSWORD:
+        why = f"longer than {LONGEST_PASSWORD} characters" if text.rstrip("\r\n") else "empty"
+        raise SettingFault(f"password_file {file}: it is {why}")
     return text.rstrip("\r\n")
 
 

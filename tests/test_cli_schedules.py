@@ -1,10 +1,13 @@
 """`schedules` and `trigger`: what fires when, what became of it, and what is in its way."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from qinglong_sql.cli.schedules import NEXT, next_of, overdue_of
+from qinglong_sql.limits import CRON_GRACE_MS
 from qinglong_sql.schedule import run_schedule
 from tests.acting import Engine, Store
 from tests.scheduling import NIGHTLY, begun, publish
@@ -24,7 +27,8 @@ def test_schedules_tell_next_times_the_last_outcome_and_what_is_waited_for(
     clock.set(begun(store, overlap="skip"))
     run_schedule(store)
     (told,) = json.loads(shell("schedules", "--json").stdout)["schedules"]
-    assert told["next"][:2] == ["2023-11-16T01:30:00Z", "2023-11-17T01:30:00Z"]
+    assert told["overdue"] == "2023-11-16T01:30:00Z", "by the time of this process"
+    assert len(told["next"]) == NEXT and min(told["next"]) > f"{datetime.now(UTC):%Y-%m-%d}"
     run_id = told["last"]["run_id"]
     assert told["last"] == {
         "scheduled": "2023-11-15T01:30:00Z", "outcome": "admitted", "run_id": run_id,
@@ -85,3 +89,36 @@ def test_a_trigger_that_nobody_fires_is_told(store: Store, shell: Shell) -> None
     assert [one["waits_for"] for one in status["stuck"]] == ["trigger"] and not status["ok"]
     assert "nobody looks at the clock" in shell("status").stdout
     assert shell("status", "--check").returncode == 1
+
+
+ROW = {"state": "active", "cron": "30 2 * * *", "tz": "UTC", "since_ms": 0}
+DAY_MS = 24 * 60 * 60 * 1000
+HALF_PAST_TWO_MS = 150 * 60 * 1000
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "overdue", "first"),
+    [
+        (HALF_PAST_TWO_MS - 1, None, HALF_PAST_TWO_MS),
+        (HALF_PAST_TWO_MS + CRON_GRACE_MS, None, HALF_PAST_TWO_MS),
+        (HALF_PAST_TWO_MS + CRON_GRACE_MS + 1, HALF_PAST_TWO_MS, HALF_PAST_TWO_MS + DAY_MS),
+        (HALF_PAST_TWO_MS + 9 * DAY_MS, HALF_PAST_TWO_MS, HALF_PAST_TWO_MS + 10 * DAY_MS),
+    ],
+)
+def test_what_is_long_over_is_never_told_as_next(
+    now_ms: int, overdue: int | None, first: int
+) -> None:
+    row = ROW | {"next_fire_at_ms": HALF_PAST_TWO_MS}
+    assert overdue_of(row, now_ms) == overdue
+    assert next(next_of(row, now_ms)) == first
+    assert overdue_of(row | {"state": "paused"}, now_ms) is None
+
+
+def test_whom_an_overdue_trigger_waits_for_is_told(store: Store, shell: Shell) -> None:
+    begun(store)  # in 2023
+    assert "who fires it: overdue since" in " ".join(shell("schedules").stdout.split())
+
+
+def test_a_time_that_is_none_is_told_of_its_own_option(shell: Shell) -> None:
+    done = shell("schedules", "--between", "foo", "bar")
+    assert done.returncode == 2 and "--between" in done.stderr and "--after" not in done.stderr

@@ -200,6 +200,10 @@ def test_a_password_file_is_read_without_the_end_of_its_line(tmp_path: Path) -> 
     password.write_text(f" {SECRET} \r\n")
     flags: dict[str, object] = {"dsn": DSN, "password_file": str(password)}
     assert load(None, flags, {})[0].password() == f" {SECRET} "
+    for text, why in (("\n", "it is empty"), ("x" * 5_000, "it is longer than 4096 characters")):
+        password.write_text(text)
+        with pytest.raises(SettingFault, match=why):
+            load(None, flags, {})[0].password()
     password.unlink()
     with pytest.raises(SettingFault, match=r"password_file .*: No such file"):
         load(None, flags, {})[0].password()

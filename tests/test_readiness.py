@@ -197,6 +197,20 @@ def test_a_read_only_server_is_refused_before_anything_else(
             assert_shipped(connection)
 
 
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+def test_another_isolation_is_refused_with_the_way_out(
+    postgres_server: Server, empty_dsn: str, dba: Connection, isolation: str
+) -> None:
+    name = empty_dsn.rsplit("/", 1)[1]
+    made = f"alter database {name} set default_transaction_isolation = '{isolation}'"
+    dba.execute(made.encode())
+    with as_login(postgres_server, empty_dsn, autocommit=True) as connection:
+        for ask in (assert_shipped, lambda one: assert_ready(one, CONTROL_GROUPS)):
+            with pytest.raises(Unready, match=f"sessions are {isolation} here") as caught:
+                ask(connection)
+            assert f"alter database {name} reset default_transaction_iso" in str(caught.value)
+
+
 @pytest.mark.parametrize("majors", [range(10, 15), range(19, 21)])
 def test_a_server_of_another_version_is_refused(
     door: tuple[str, Connection], monkeypatch: pytest.MonkeyPatch, majors: range

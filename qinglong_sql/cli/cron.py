@@ -97,13 +97,13 @@ def cron_next(expression: str, tz: str, after: str | None, count: int, as_json: 
         say("it does not fire after that")
 
 
-def instant_ms(text: str, tz: str) -> int:
+def instant_ms(text: str, tz: str, option: str = "--after") -> int:
     """Epoch milliseconds of a time in ISO 8601. Raises BadParameter."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no time: write 2026-03-28T12:00:00Z, or 2026-03-28", param_hint="--after"
+            f"{text!r} is no time: write 2026-03-28T12:00:00Z, or 2026-03-28", param_hint=option
         ) from None
     at = at if at.tzinfo else at.replace(tzinfo=zone_of(tz))
     return (at - EPOCH) // timedelta(milliseconds=1)

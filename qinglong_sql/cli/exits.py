@@ -154,6 +154,8 @@ def unavailable(error: BaseException) -> tuple[Exit, str] | None:
             return Exit.REFUSED, f"refused: PostgreSQL: {first_line(error)}; {who_may(error)}"
         if getattr(error, "sqlstate", None) == READ_ONLY:
             return Exit.NOT_READY, f"not ready: PostgreSQL: {first_line(error)}; {NO_WRITES}"
+        if kind == "psycopg.ProgrammingError" and "connect_timeout" in str(error):
+            return Exit.NOT_READY, "not ready: connect_timeout (PGCONNECT_TIMEOUT) takes seconds"
         if kind == "psycopg.ProgrammingError":  # its words would quote parts of the DSN
             return Exit.NOT_READY, (
                 "not ready: the DSN cannot be read: postgresql://user:password@host:port/database,"

@@ -14,6 +14,7 @@ from qinglong_sql.cli.options import opened, with_dsn, with_json
 from qinglong_sql.cli.reasons import short
 from qinglong_sql.cli.words import Row, complain, moment, now_ms, print_json, say, table, with_utc
 from qinglong_sql.cron import CronFault
+from qinglong_sql.limits import CRON_GRACE_MS
 from qinglong_sql.store import Store
 
 MOST = 10_000  # fires of a period
@@ -53,17 +54,18 @@ def schedules(
         found = triggers_of(store, package, trigger)
         blocked = blocked_of(store)
     if between is not None:
-        first, past = (instant_ms(text, "UTC") for text in between)
+        first, past = (instant_ms(text, "UTC", "--between") for text in between)
         if past <= first:
             raise click.BadParameter("B is not later than A", param_hint="--between")
         show_period(found, first, past, utc=utc, as_json=as_json)
         return
-    rows = [answer_of(row, blocked.get((row["package_key"], row["trigger_key"]), []))
+    now = now_ms()
+    rows = [answer_of(row, blocked.get((row["package_key"], row["trigger_key"]), []), now)
             for row in found]  # fmt: skip
     if as_json:
         print_json({"schedules": rows})
         return
-    show(found, rows, utc=utc)
+    show(found, rows, now, utc=utc)
 
 
 def triggers_of(store: Store, package: str | None, trigger: str | None) -> list[Row]:
@@ -86,7 +88,7 @@ def blocked_of(store: Store) -> dict[tuple[str, str], list[Row]]:
     return found
 
 
-def answer_of(row: Row, blocked: list[Row]) -> dict[str, Any]:
+def answer_of(row: Row, blocked: list[Row], now: int) -> dict[str, Any]:
     """One trigger as `--json` has it."""
     names = ("package_key", "trigger_key", "state", "cron", "tz", "kind", "target_key", "misfire",
              "overlap")  # fmt: skip
@@ -98,9 +100,11 @@ def answer_of(row: Row, blocked: list[Row]) -> dict[str, Any]:
             "run_id": row["last_run_id"],
             "run_status": row["last_run_status"],
         }
+    overdue_ms = overdue_of(row, now)
     return {
         **{name: row[name] for name in names},
-        "next": [iso(at_ms) for at_ms in itertools.islice(next_of(row), NEXT)],
+        "overdue": None if overdue_ms is None else iso(overdue_ms),
+        "next": [iso(at_ms) for at_ms in itertools.islice(next_of(row, now), NEXT)],
         "last": last,
         "waits": [
             {name: one[name] for name in ("waits_for", "waits_on", "since_ms", "resolved_by")}
@@ -109,14 +113,27 @@ def answer_of(row: Row, blocked: list[Row]) -> dict[str, Any]:
     }
 
 
-def next_of(row: Row) -> Iterator[int]:
-    """When an active trigger fires next, from its cursor on; nothing when it cannot be told."""
+def overdue_of(row: Row, now: int) -> int | None:
+    """Since when an active trigger should have fired; None within the grace of what is on time."""
+    first = row["next_fire_at_ms"]
+    late = row["state"] == "active" and first is not None and first < now - CRON_GRACE_MS
+    return first if late else None
+
+
+def next_of(row: Row, now: int) -> Iterator[int]:
+    """When an active trigger fires next; nothing when it cannot be told.
+
+    From its cursor on, or from now on when that is long over: of what was missed `fire_once` makes
+    one run, and `skip` none.
+    """
     from qinglong_sql.cron_fire import fires
 
     if row["state"] != "active":
         return
     first = row["next_fire_at_ms"]
-    if first is not None:
+    if overdue_of(row, now) is not None:
+        first = now
+    elif first is not None:
         yield first
     try:
         after = row["since_ms"] - 1 if first is None else first
@@ -125,21 +142,23 @@ def next_of(row: Row) -> Iterator[int]:
         return
 
 
-def show(found: list[Row], rows: list[dict[str, Any]], *, utc: bool) -> None:
+def show(found: list[Row], rows: list[dict[str, Any]], now: int, *, utc: bool) -> None:
     if not found:
         say("no package has a trigger")
         return
-    now = now_ms()
     lines = []
     for row, told in zip(found, rows, strict=True):
-        at_ms = next(next_of(row), None)
+        at_ms = next(next_of(row, now), None)
+        waits = [waits_words(one) for one in told["waits"]]
+        if (late_ms := overdue_of(row, now)) is not None and not waits:
+            waits = [f"who fires it: overdue since {moment(late_ms, now, utc=utc)}"]
         lines.append([
             f"{row['package_key']}/{row['trigger_key']}",
             row["cron"],
             row["tz"],
             row["state"] if at_ms is None else moment(at_ms, now, utc=utc),
             last_words(row, now, utc=utc),
-            "; ".join(waits_words(one) for one in told["waits"]),
+            "; ".join(waits),
         ])  # fmt: skip
     say(table(["TRIGGER", "CRON", "ZONE", "NEXT", "LAST", "WAITS FOR"], lines, wide=room(),
               drop=("ZONE",)))  # fmt: skip

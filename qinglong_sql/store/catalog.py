@@ -37,6 +37,8 @@ class Standing:
     database: str
     login: str
     shows_revision: bool  # whether this login may read it
+    encoding: str  # of the database
+    isolation: str  # of a transaction that says none
 
     @property
     def major(self) -> int:
@@ -57,6 +59,7 @@ _STAND = (
     + VERSION_SCHEMA
     + """'
     ), false),
+    current_setting('server_encoding'), current_setting('default_transaction_isolation'),
     pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
     pg_catalog.set_config('quote_all_identifiers', 'off', true),
     pg_catalog.set_config('datestyle', 'ISO, YMD', true),
@@ -139,7 +142,7 @@ class Catalog:
 
     def __init__(self, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
         self._cursor = cursor
-        self.standing = Standing(*self._rows(_STAND)[0][:6])
+        self.standing = Standing(*self._rows(_STAND)[0][:8])
 
     def revision(self) -> str | None:
         """What alembic has stamped; None when there is no stamp or this login may not see it."""

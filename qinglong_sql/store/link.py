@@ -85,7 +85,11 @@ class Link(psycopg.Connection[Any]):
 
     @classmethod
     def connect(cls, conninfo: str = "", **options: Any) -> Self:
-        """As psycopg's; of several hosts it asks the one first that answered last."""
+        """As psycopg's, in UTF-8 whatever the environment or the role's settings say.
+
+        Of several hosts it asks the one first that answered last.
+        """
+        options["client_encoding"] = "UTF8"
         named = several(conninfo, options)
         if named is None:
             return super().connect(conninfo, **options)

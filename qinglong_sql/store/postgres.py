@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Composable = sql.SQL | sql.Composed
 
+ISOLATION_WAY = (
+    ": reset default_transaction_isolation of the database, of the role or in postgresql.conf"
+)
 CONTENTION = frozenset({"40001", "40P01", "55P03"})
 # connection, resources, shutdown, input and output: nothing that one run is the cause of
 NOT_A_RUNS = frozenset({"08", "53", "58"})
@@ -270,7 +273,8 @@ class PostgresStore:
             code = error.sqlstate or ""
             message = error.diag.message_primary or str(error)
             if code.startswith("QL"):
-                raise error_of(code, message) from error
+                way = ISOLATION_WAY * message.startswith("isolation is ")
+                raise error_of(code, f"{message}{way}") from error
             if code in CONTENTION:
                 raise Contended(message) from error
             if isinstance(error, psycopg.DataError):
