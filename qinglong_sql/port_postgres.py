@@ -92,7 +92,6 @@ class _Store(PostgresStore):
                 _Bounded,
                 autocommit=True,
                 row_factory=dict_row,
-                prepare_threshold=None,
                 **self._options,
             )
             assert isinstance(made, _Bounded)

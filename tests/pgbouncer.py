@@ -97,6 +97,8 @@ class Pooler:
 
 
 CONNECT = psycopg.connect
+LINK = vars(Link)["connect"]
+UNNOTICED = "a pgbouncer takes another backend for one that is gone, and nobody notices"
 _running: list[Pooler] = []
 
 
@@ -166,7 +168,7 @@ def in_front_of(
     _running.append(pooler)
     AROUND[f"127.0.0.1:{port}/"] = f"127.0.0.1:{server.port}/"
     psycopg.connect = _connect
-    setattr(Link, "connect", classmethod(_link))  # noqa: B010
+    _instead(classmethod(_link))
     return pooler.server
 
 
@@ -180,9 +182,13 @@ def stop() -> dict[str, int]:
     _running.clear()
     AROUND.clear()
     psycopg.connect = CONNECT
-    if "connect" in vars(Link):
-        delattr(Link, "connect")
+    _instead(LINK)
     return every
+
+
+def _instead(connect: Any) -> None:
+    """How the product connects."""
+    setattr(Link, "connect", connect)  # noqa: B010
 
 
 def _connect(conninfo: str = "", **words: Any) -> psycopg.Connection[Any]:
@@ -200,7 +206,8 @@ def _connect(conninfo: str = "", **words: Any) -> psycopg.Connection[Any]:
 def _link(kind: type[Link], conninfo: str = "", **words: Any) -> psycopg.Connection[Any]:
     """The product's own (qinglong_sql/store/link.py)."""
     through(conninfo)
-    return super(Link, kind).connect(conninfo, **words)
+    made: psycopg.Connection[Any] = LINK.__func__(kind, conninfo, **words)
+    return made
 
 
 def through(conninfo: str) -> None:

@@ -24,6 +24,7 @@ from qinglong_sql.scheduler import CLUSTER, Cycle, StageFailed, Turn, scheduler_
 from qinglong_sql.stage import Tally
 from qinglong_sql.store.pooled import PooledStore, open_pool
 from tests import acting
+from tests.pgbouncer import UNNOTICED
 from tests.server import Server
 from tests.test_cadence import wait_until
 from tests.test_control import Counted, Idle
@@ -194,7 +195,7 @@ def test_a_connection_that_was_ended_ends_the_cycle_and_another_one_is_made(
     pooled: PooledStore, postgres_dsn: str, postgres_server: Server
 ) -> None:
     if postgres_server.entry:
-        pytest.skip("a pgbouncer takes another backend for one that is gone, and nobody notices")
+        pytest.skip(UNNOTICED)
     with psycopg.connect(postgres_dsn, autocommit=True) as dba:
         mine = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = %s"
         assert len(dba.execute(mine, ["qinglong-control"]).fetchall()) == 2

@@ -14,6 +14,7 @@ import pytest
 from qinglong_sql.store import Call
 from tests import acting
 from tests.losing import Pair
+from tests.pgbouncer import UNNOTICED
 from tests.server import Server
 from tests.stopping import STOPS, stop_everywhere, stopped
 from tests.test_replay import PUBLISHED
@@ -47,7 +48,7 @@ def published(server: Server, stack: ExitStack) -> Pair:
 
 def test_a_backend_that_is_gone_before_the_call_leaves_nothing(postgres_server: Server) -> None:
     if postgres_server.entry:
-        pytest.skip("a pgbouncer takes another backend for one that is gone, and nobody notices")
+        pytest.skip(UNNOTICED)
     with ExitStack() as stack:
         pair = published(postgres_server, stack)
         before = pair.rows[0].all()

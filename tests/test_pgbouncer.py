@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from qinglong_sql.readiness import CONTROL_GROUPS, Unready, assert_ready
+from qinglong_sql.store.link import connect
 from qinglong_sql.store.pooled import PooledStore, open_pool
 from qinglong_sql.store.postgres import PostgresStore, open_postgres_store
 from qinglong_sql.store.steps import STEPS
@@ -227,3 +228,11 @@ def test_nobody_goes_around_it(postgres_dsn: str, postgres_server: Server) -> No
     around = postgres_dsn.replace(f":{postgres_server.entry}/", f":{postgres_server.port}/")
     with pytest.raises(AssertionError, match="goes around"):
         open_postgres_store(around)
+
+
+def test_what_is_asked_often_is_not_prepared(postgres_dsn: str) -> None:
+    """psycopg's own default prepares the sixth; so was lost whom a migration waits for."""
+    with connect(postgres_dsn, autocommit=True) as connection:
+        for number in range(8):
+            connection.execute("select %s::int", [number])
+        assert connection.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)

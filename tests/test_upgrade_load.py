@@ -44,6 +44,8 @@ def old(postgres_server: Server) -> Iterator[str]:
 def test_runs_of_0_1_0_work_on_while_the_schema_moves_and_new_ones_take_over(
     postgres_server: Server, old: str, tmp_path: Path
 ) -> None:
+    if postgres_server.entry:
+        pytest.skip("0.1.0 prepares statements, which a pgbouncer before 1.21 breaks")
     try:
         story = upgrades.under_load(postgres_server, tmp_path, old, "0001", hands=2, slow_s=0.8)
     except NoHistory as error:

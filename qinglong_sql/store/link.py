@@ -87,9 +87,10 @@ class Link(psycopg.Connection[Any]):
     def connect(cls, conninfo: str = "", **options: Any) -> Self:
         """As psycopg's, in UTF-8 whatever the environment or the role's settings say.
 
-        Of several hosts it asks the one first that answered last.
+        Of several hosts it asks the one first that answered last. Nothing is prepared unless the
+        caller says so: a pgbouncer before 1.21 breaks it.
         """
-        options["client_encoding"] = "UTF8"
+        options = {"prepare_threshold": None, **options, "client_encoding": "UTF8"}
         named = several(conninfo, options)
         if named is None:
             return super().connect(conninfo, **options)

@@ -79,7 +79,6 @@ def open_pool(
             **options,
             "autocommit": True,
             "row_factory": dict_row,
-            "prepare_threshold": None,  # see PostgresStore
         },
         open=True,
         name=program,
