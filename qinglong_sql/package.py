@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qinglong_sql.canonical import canonical, digest, utf8_text
+from qinglong_sql.canonical import canonical, digest, refuse_text, utf8_text
 from qinglong_sql.limits import PACKAGE_BYTES
 from qinglong_sql.package_check import package_model
 from qinglong_sql.package_fault import Fault, Faults, PackageFaults, in_order
@@ -58,6 +58,10 @@ def parse_package(text_bytes: bytes, filename: str) -> Package:
     with contextlib.suppress(Unreadable):
         text = decode(text_bytes, faults)
         model = package_model(compose(text, faults), faults)
+    folder = Path(utf8_text(os.path.abspath(filename))).parent  # noqa: PTH100 - a link's own folder
+    if refuse_text(str(folder)):
+        message = "the name of its folder is not UTF-8, and steps have to find it in every locale"
+        faults.add("unreadable", "", START, message, hint="rename the folder")
     if not faults.found:
         manifest = canonical(model)
         if len(manifest.encode("utf-8")) > PACKAGE_BYTES:
@@ -70,7 +74,7 @@ def parse_package(text_bytes: bytes, filename: str) -> Package:
         model=model,
         manifest=manifest,
         digest=digest(manifest),
-        base_dir=Path(utf8_text(os.path.abspath(filename))).parent,  # noqa: PTH100 - a link's own folder
+        base_dir=folder,
         warnings=in_order(faults.warnings),
         source=faults.source(text),
     )

@@ -1,6 +1,7 @@
 """A package file becomes a digested model, or all of its faults with their places."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -289,3 +290,12 @@ def test_lost_work_alone_is_retried_when_nothing_else_is_said() -> None:
     text = b"package: p\ntasks:\n  a: {run: x, idempotent: true, on_lost: retry}\n"
     retry = parse_package(text, "p.yaml").model["tasks"]["a"]["retry"]
     assert (retry["attempts"], retry["on"]) == (3, [])
+
+
+def test_a_folder_whose_name_is_not_utf8_is_told_as_such(tmp_path: Path) -> None:
+    (folder := tmp_path / os.fsdecode(b"h\xe9")).mkdir()
+    (file := folder / "p.yaml").write_text(TASK + "  t: {run: x}\n")
+    with pytest.raises(PackageFaults) as raised:
+        load_package(file)
+    (fault,) = raised.value.faults
+    assert fault.code == "unreadable" and "folder is not UTF-8" in fault.message and fault.hint
