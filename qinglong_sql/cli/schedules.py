@@ -47,6 +47,8 @@ def schedules(
 ) -> None:
     """Show when triggers fire next, what became of them last, and what is in their way.
 
+    A trigger that nobody has fired is overdue: then the times are those from now on.
+
     With --between, what a period would fire: by the calendar alone, without pauses in it, misfires
     or overlaps.
     """
