@@ -294,13 +294,19 @@ def test_a_report_with_a_password_is_not_published(small: Small) -> None:
 # -- the end
 
 
+def as_a_terminal() -> None:
+    """Signals as a shell at a terminal gives them to its programs; Python ignores PIPE."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_neither_child_nor_folder(small: Small, number: signal.Signals) -> None:
     script = small.script('spawn sleeper sleep 600; echo "${child[sleeper]}"; must 60 it false')
     with subprocess.Popen(
         ["bash", script, "--report", small.report], env={**os.environ, "TMPDIR": str(small.base)},
         stdout=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # as a terminal has it
+        preexec_fn=as_a_terminal,
     ) as drill:  # fmt: skip
         assert drill.stdout is not None
         assert "one" in drill.stdout.readline()
@@ -309,6 +315,25 @@ def test_a_signal_leaves_neither_child_nor_folder(small: Small, number: signal.S
         assert drill.wait(20) == 128 + number
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
+    assert list(small.base.iterdir()) == []
+    assert small.told()["passed"] is False
+
+
+@pytest.mark.parametrize("number", [0, signal.SIGINT])
+def test_a_reader_that_has_gone_leaves_nothing_behind(small: Small, number: int) -> None:
+    """Such as `| head`, or a `| tee` that Ctrl-C ends as well."""
+    script = small.script("must 60 it false; echo more" if number else "sleep 0.3; echo more")
+    with subprocess.Popen(
+        ["bash", script, "--report", small.report], env={**os.environ, "TMPDIR": str(small.base)},
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        preexec_fn=as_a_terminal,
+    ) as drill:  # fmt: skip
+        assert drill.stdout is not None
+        assert "one" in drill.stdout.readline()
+        drill.stdout.close()
+        if number:
+            os.killpg(drill.pid, number)
+        assert drill.wait(20) in (1, 130, 141)  # whichever of its words was the first in vain
     assert list(small.base.iterdir()) == []
     assert small.told()["passed"] is False
 

@@ -21,11 +21,18 @@ TRIGGER_FAULT = ("package_key", "trigger_key", "fault_error", "fault_count")
 @click.command()
 @click.option("--to", default="head", show_default=True, help="The revision to go to.")
 @click.option("--sql", "offline", is_flag=True, help="Only print the SQL that would run.")
+@click.option(
+    "--from",
+    "since",
+    default="base",
+    help="With --sql: where the database stands.",
+    show_default="nowhere",
+)
 @click.option("--drop-rows", is_flag=True, help="With --to base: every row may go, for good.")
 @with_dsn
 @with_json
 @reported
-def migrate(to: str, offline: bool, drop_rows: bool, dsn: str, as_json: bool) -> None:
+def migrate(to: str, offline: bool, since: str, drop_rows: bool, dsn: str, as_json: bool) -> None:
     """Install the schema, or bring it to the newest revision.
 
     Nothing of it is changed when it fails: it is one transaction. The only way back is to `base`,
@@ -35,6 +42,10 @@ def migrate(to: str, offline: bool, drop_rows: bool, dsn: str, as_json: bool) ->
     known = known_revisions()
     if to not in ("head", "base", *known):
         raise Refused(f"no revision {to!r}; there are: {', '.join(known)}")
+    if since not in ("base", *known[:-1]):
+        raise Refused(f"nothing is printed from {since!r}; there are: {', '.join(known[:-1])}")
+    if since != "base" and (not offline or to in known[: known.index(since) + 1]):
+        raise Refused("--from goes with --sql, and with a later revision in --to")
     if to == "base":
         if offline:
             raise Refused("the way back is not printed: what it drops depends on what is there")
@@ -44,7 +55,7 @@ def migrate(to: str, offline: bool, drop_rows: bool, dsn: str, as_json: bool) ->
         raise Refused("--drop-rows goes with --to base alone")
     if offline:
         sqlite = dsn.startswith(revisions.SQLITE)
-        text = revisions.offline_sql("sqlite" if sqlite else "postgres", f"base:{to}")
+        text = revisions.offline_sql("sqlite" if sqlite else "postgres", f"{since}:{to}")
         if as_json:
             print_json({"sql": text})
         else:

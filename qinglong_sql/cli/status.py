@@ -30,7 +30,8 @@ from qinglong_sql.cli.words import (
     "--check",
     is_flag=True,
     help="Exit 1, for a monitor, when something is stuck, or when a run has been open for more"
-    f" than {HANDOVER_MS // 1000} s and nobody works on the database.",
+    f" than {HANDOVER_MS // 1000} s ({LATE_MS // 1000} s on PostgreSQL) and nobody works on the"
+    " database.",
 )
 @click.option(
     "--failed-since",

@@ -45,6 +45,7 @@ _SIGNATURES = """
   join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
   where n.nspname ~ '^ql_'
 """
+_REVISION = "select a.version_num as revision from ql_migration.alembic_version as a"
 _LACKING = """
   select g.name
   from unnest(%s::text[]) with ordinality as g (name, place)
@@ -190,9 +191,17 @@ class PostgresStore:
         ]
         if missing:
             raise NotReady(
-                f"this database lacks {len(missing)} of {len(STEPS)} steps, such as {missing[0]}:"
-                " run `qinglong-sql migrate`"
+                f"this database{self._stamp()} lacks {len(missing)} of {len(STEPS)} steps, such as"
+                f" {missing[0]}: run `qinglong-sql migrate`"
             )
+
+    def _stamp(self) -> str:
+        """Words for the revision where the database stands; nothing when it does not say."""
+        try:
+            rows = self._rows(sql.SQL(_REVISION), [])
+        except psycopg.Error:
+            return ""
+        return f" stands at revision {rows[0]['revision']} and" if rows else ""
 
     def lacks(self, groups: Sequence[str]) -> list[str]:
         """Those of the groups of DESIGN §8 whose rights this login does not have."""

@@ -186,6 +186,7 @@ drill_main() {
   trap 'leave 129' HUP
   trap 'leave 130' INT
   trap 'leave 143' TERM
+  trap 'leave 141' PIPE  # who reads our words has gone, such as `| head`
   make_scratch
   which_drill
   if declare -F drill_begin >/dev/null; then drill_begin; fi
@@ -235,7 +236,7 @@ ran() { [[ $phases_done = *" $1 "* ]]; }
 at_end() {
   local status=$1 passed=true
   [ "$status" = 0 ] || status=${leaving:-1}
-  trap '' INT TERM HUP
+  trap '' INT TERM HUP PIPE
   trap - EXIT
   set +e
   exec 1>&"$out" 2>&"$err"  # a signal may have come where words were dropped
