@@ -2,10 +2,10 @@
 """Check the report of a drill without a database: python3 scripts/ha_audit.py REPORT
 
 Every gate of the drill's list is there, none else, and true; the timeline has the right order; the
-limitations are told in full; nothing secret stands in it; only its owner can read it (DOMAIN §8.1,
-step 15). This is about consistency, with itself and with this version of the drill, and not about
-authenticity: whoever wants to can write one that passes. Ends 0 with one line when all is well, 1
-with a line a fault, 2 when it is no report. Standard library alone.
+limitations are told in full; nothing secret stands in it; only its owner can read it. This is about
+consistency, with itself and with this version of the drill, and not about authenticity: whoever
+wants to can write one that passes. Ends 0 with one line when all is well, 1 with a line a fault, 2
+when it is no report. Standard library alone.
 """
 
 import hashlib
@@ -139,7 +139,7 @@ def faults(path: Path) -> Iterator[str]:
     if tuple(report["limitations"]) != want.limitations:
         yield "the limitations are not those of the drill's list"
     for name, number in report["figures"].items():
-        if type(number) not in (int, float) or not math.isfinite(number):
+        if type(number) not in (int, float) or not 0 <= number < math.inf:
             yield f"figure {name} is no number"
     yield from _times(report, want)
     yield from _phases(report, want)

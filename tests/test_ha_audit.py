@@ -107,6 +107,7 @@ SPOILT: list[tuple[str, Callable[[Report], object]]] = [
     ("stands in phase 'nodes' below 'late'", lambda r: r["timeline"][-1].update(phase="nodes")),
     ("the limitations are not those of the drill's list", lambda r: r["limitations"].pop()),
     ("figure runs is no number", lambda r: r["figures"].update(runs="many")),
+    ("figure runs is no number", lambda r: r["figures"].update(runs=-1)),
     ("promoted is not on the timeline",
      lambda r: [p.update(event="x") for p in r["timeline"] if p["event"] == "promoted"]),
     ("promoted came before oldControlsNotReady", lambda r: swap(r, "promoted", "oldPrimaryFenced")),
