@@ -19,7 +19,7 @@ from qinglong_sql.host_words import words_of_hosts
 from qinglong_sql.store import VIEWS, Row, select_text
 from qinglong_sql.store import link as links
 from qinglong_sql.store.link import READ_ONLY, Link
-from qinglong_sql.store.steps import STEPS, Contended, check_params
+from qinglong_sql.store.steps import STEPS, Contended, check_params, lacking
 
 if TYPE_CHECKING:
     from qinglong_sql.stage import Stage
@@ -184,16 +184,8 @@ class PostgresStore:
             }
         except psycopg.OperationalError as error:
             raise NotReady(f"no connection to PostgreSQL: {words_of_hosts(str(error))}") from error
-        missing = [
-            f"{step.schema}.{step.name}"
-            for step in STEPS.values()
-            if found.get((step.schema, step.name)) != list(step.params)
-        ]
-        if missing:
-            raise NotReady(
-                f"this database{self._stamp()} lacks {len(missing)} of {len(STEPS)} steps, such as"
-                f" {missing[0]}: run `qinglong-sql migrate`"
-            )
+        if words := lacking(found):
+            raise NotReady(f"this database{self._stamp()} {words}")
 
     def _stamp(self) -> str:
         """Words for the revision where the database stands; nothing when it does not say."""

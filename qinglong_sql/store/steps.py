@@ -104,6 +104,22 @@ _SMALL_MAX: Final = 2**31 - 1
 _LISTS: Final = frozenset({"p_commands", "p_offers", "p_queues"})
 
 
+def lacking(found: Mapping[tuple[str, str], list[str]]) -> str:
+    """Words for the steps that a database lacks; nothing when it has all.
+
+    found: parameters by schema and name.
+    """
+    missing = [
+        f"{step.schema}.{step.name}"
+        for step in STEPS.values()
+        if found.get((step.schema, step.name)) != list(step.params)
+    ]
+    if not missing:
+        return ""
+    many = f"{len(missing)} of {len(STEPS)} steps"
+    return f"lacks {many}, such as {missing[0]}: run `qinglong-sql migrate`"
+
+
 def check_params(step: str, params: Mapping[str, object]) -> None:
     """Refuse what one engine would take otherwise than the other, before SQL sees it.
 

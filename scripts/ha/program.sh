@@ -90,6 +90,7 @@ find_product() {
     environment .venv-ha control,migrate
     product=$venv/bin/qinglong-sql python=$venv/bin/python3
     product_speaks || die "$product --version says '$product_version'"
+    began_us=${EPOCHREALTIME/[.,]/}  # how long an installation takes is no matter of the drill
   fi
 }
 
