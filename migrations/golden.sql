@@ -3115,6 +3115,15 @@ begin
       then
         v_outcome := 'created';
         perform ql.take_over_outputs(v_run_id);
+        -- marked or not: the retried one has ended; its own row is what a retry of this one finds
+        insert into ql.trigger_run (run_id, package_key, trigger_key, open_at_ms)
+        select
+          v_run_id,
+          m.package_key,
+          m.trigger_key,
+          ql.now_ms()
+        from ql.trigger_run as m
+        where m.run_id = p_run_id;
       end if;
     end if;
 
@@ -8079,11 +8088,12 @@ UNION ALL
 UNION ALL
  SELECT r.run_id,
     'an_open_run_is_known_to_its_trigger'::text AS rule,
-    r.trigger_key AS entity_id
-   FROM ql.run r
-  WHERE ((r.trigger_key IS NOT NULL) AND (r.finished_at_ms IS NULL) AND (NOT (EXISTS ( SELECT 1
+    COALESCE(r.trigger_key, o.trigger_key) AS entity_id
+   FROM (ql.run r
+     LEFT JOIN ql.trigger_run o ON ((o.run_id = r.retry_of_run_id)))
+  WHERE ((r.finished_at_ms IS NULL) AND (COALESCE(r.trigger_key, o.trigger_key) IS NOT NULL) AND (COALESCE(r.trigger_key, o.trigger_key) IS DISTINCT FROM ( SELECT m.trigger_key
            FROM ql.trigger_run m
-          WHERE ((m.run_id = r.run_id) AND (m.package_key = r.package_key) AND (m.trigger_key = r.trigger_key) AND (m.open_at_ms IS NOT NULL))))));
+          WHERE ((m.run_id = r.run_id) AND (m.package_key = r.package_key) AND (m.open_at_ms IS NOT NULL)))));
 
 ALTER VIEW ql.violation OWNER TO ql_migrator;
 

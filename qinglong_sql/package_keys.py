@@ -202,8 +202,8 @@ TRIGGER = Thing(
         Key("misfire", ONE_OF(f"`{one}`" for one in MISFIRE), "When times were missed: start once "
             "for all of them, or not at all.", "misfire: skip", {"enum": list(MISFIRE)},
             f"`{MISFIRE[0]}`"),
-        Key("overlap", ONE_OF(f"`{one}`" for one in OVERLAP), "When the last run is still open: "
-            "start beside it, or not.", "overlap: skip", {"enum": list(OVERLAP)},
+        Key("overlap", ONE_OF(f"`{one}`" for one in OVERLAP), "When the last run, or a retry of "
+            "it, is still open: start beside it, or not.", "overlap: skip", {"enum": list(OVERLAP)},
             f"`{OVERLAP[0]}`"),
     ),
     ("cron", "tz"),

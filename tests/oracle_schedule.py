@@ -20,8 +20,21 @@ def arrival(due_ms: int, observed_ms: int, grace_ms: int) -> str:
     return "late" if observed_ms - due_ms > grace_ms else "on_time"
 
 
+def owner(
+    run_id: str, retry_of: dict[str, str | None], started: dict[str, str | None]
+) -> str | None:
+    """The trigger in whose way a run is while it is open: what it retries tells, if not itself."""
+    told: str | None = run_id
+    while told is not None and started[told] is None:
+        told = retry_of[told]
+    return None if told is None else started[told]
+
+
 def decide(found: str, misfire: str, overlap: str, is_open: bool) -> tuple[str, str | None]:
-    """Disposition and cause, for an active trigger of an active generation."""
+    """Disposition and cause, for an active trigger of an active generation.
+
+    `is_open` says that a run is open of which the trigger is the owner.
+    """
     if found == "early":
         return "initialize", None
     if found == "late" and misfire == "skip":

@@ -194,16 +194,28 @@ def test_a_trigger_is_due_as_the_oracle_says(kind: str, request: pytest.FixtureR
     }
 
 
-def test_an_open_run_that_its_trigger_does_not_know_is_named(sqlite: sqlite3.Connection) -> None:
+@pytest.mark.parametrize("mark", [None, "t", "other", "ended"])
+@pytest.mark.parametrize("how", ["trigger_key", "retry_of_run_id"])
+def test_an_open_run_that_its_trigger_does_not_know_is_named(
+    sqlite: sqlite3.Connection, how: str, mark: str | None
+) -> None:
     package(sqlite, "p", "active")
+    own = {"trigger_key": "t"} if how == "trigger_key" else {"retry_of_run_id": "old"}
     insert(
         sqlite, "run", run_id="ru", package_key="p", generation=1, kind="task",
         target_key="work", target_id="ta", run_key="k", input_digest="d", step_count=0,
-        trigger_key="t", admitted_at_ms=1, status="running", version=1, attempt_count=0,
-        updated_at_ms=1,
+        admitted_at_ms=1, status="running", version=1, attempt_count=0, updated_at_ms=1, **own,
     )  # fmt: skip
-    rules = {row[0] for row in sqlite.execute("select rule from violation").fetchall()}
-    assert "an_open_run_is_known_to_its_trigger" in rules
+    if how == "retry_of_run_id":
+        insert(sqlite, "trigger_run", run_id="old", package_key="p", trigger_key="t")
+    if mark is not None:
+        insert(
+            sqlite, "trigger_run", run_id="ru", package_key="p",
+            trigger_key="t" if mark == "ended" else mark,
+            open_at_ms=None if mark == "ended" else 1,
+        )  # fmt: skip
+    text = "select entity_id from violation where rule = 'an_open_run_is_known_to_its_trigger'"
+    assert sqlite.execute(text).fetchall() == ([] if mark == "t" else [("t",)])
 
 
 @pytest.mark.parametrize("late_ms", [-1, 0, CRON_GRACE_MS, CRON_GRACE_MS + 1, 49 * MINUTE_MS * 60])

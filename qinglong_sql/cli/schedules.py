@@ -21,7 +21,7 @@ MOST = 10_000  # fires of a period
 NEXT = 5
 OUTCOMES = {
     "misfire": "skipped: too late",
-    "overlap": "skipped: the run before was open",
+    "overlap": "skipped: an earlier run was open",
 }
 
 

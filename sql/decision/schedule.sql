@@ -6,6 +6,9 @@
 --   initialize   the cursor is set, nothing starts
 --   skip         the occurrence is over without a run; `cause` says why
 --   admit        exactly one run
+--
+-- In the way of `overlap: skip` is each open run that trigger_run knows: what the trigger started,
+-- by the clock or by hand, and a retry of it, of whatever length the chain.
 
 create view schedule_decision as
 with arrival (word) as (

@@ -384,15 +384,13 @@ union all
 select
   r.run_id,
   'an_open_run_is_known_to_its_trigger' as rule,
-  r.trigger_key as entity_id
+  coalesce(r.trigger_key, o.trigger_key) as entity_id
 from run as r
-where r.trigger_key is not null
-  and r.finished_at_ms is null
-  and not exists (
-    select 1
+left join trigger_run as o on o.run_id = r.retry_of_run_id
+where r.finished_at_ms is null
+  and coalesce(r.trigger_key, o.trigger_key) is not null
+  and coalesce(r.trigger_key, o.trigger_key) is distinct from (
+    select m.trigger_key
     from trigger_run as m
-    where m.run_id = r.run_id
-      and m.package_key = r.package_key
-      and m.trigger_key = r.trigger_key
-      and m.open_at_ms is not null
+    where m.run_id = r.run_id and m.package_key = r.package_key and m.open_at_ms is not null
   );

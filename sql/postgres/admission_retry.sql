@@ -1,11 +1,12 @@
 -- RETRY OF A RUN — a run of its own that takes over what would come out the same; what that is, is
 -- decision/admission.sql's matter. Without a key its id is derived from the retried run alone, by
--- other parts than any key's, so that no key can be in its way.
+-- other parts than any key's, so that no key can be in its way. What belongs to a trigger does so
+-- again, for `overlap` alone (decision/schedule.sql): it has no trigger and no time of its own.
 
 -- STEP     start_retry — admit a run that takes over what succeeded in a run that did not
 -- LOCKS    2 run (the retried one; waits) · package_generation (for share: the start guard)
--- READS    run, run_input, step_output of the retried run; admission_effect
--- WRITES   run, run_input, step_output; through ql.apply_effects
+-- READS    run, run_input, step_output, trigger_run of the retried run; admission_effect
+-- WRITES   run, run_input, step_output, trigger_run; through ql.apply_effects
 -- RETURNS  created | existing | conflict (the key belongs to another run)
 -- RAISES   QL400, QL404, QL503
 -- REPLAY   exact: one retry a run without a key, and one a key
@@ -75,6 +76,15 @@ begin
       then
         v_outcome := 'created';
         perform ql.take_over_outputs(v_run_id);
+        -- marked or not: the retried one has ended; its own row is what a retry of this one finds
+        insert into ql.trigger_run (run_id, package_key, trigger_key, open_at_ms)
+        select
+          v_run_id,
+          m.package_key,
+          m.trigger_key,
+          ql.now_ms()
+        from ql.trigger_run as m
+        where m.run_id = p_run_id;
       end if;
     end if;
 

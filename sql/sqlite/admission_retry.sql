@@ -2,8 +2,8 @@
 
 -- STEP     start_retry — admit a run that takes over what succeeded in a run that did not
 -- LOCKS    the database (begin immediate, by the caller)
--- READS    run, run_input, step_output of the retried run; admission_effect
--- WRITES   run, run_input, step_output; through apply_effects
+-- READS    run, run_input, step_output, trigger_run of the retried run; admission_effect
+-- WRITES   run, run_input, step_output, trigger_run; through apply_effects
 -- RETURNS  created | existing | conflict (the key belongs to another run)
 -- RAISES   QL400, QL404
 -- REPLAY   exact: one retry a run without a key, and one a key
@@ -79,6 +79,17 @@ select
 from temp.admission as a
 cross join step_run as s on s.run_id = a.run_id and s.result_code = 'taken_over'
 cross join step_output as o on o.run_id = a.retry_of_run_id and o.step_key = s.step_key
+where a.outcome = 'created';
+
+-- marked or not: the retried one has ended; its own row is what a retry of this one finds
+insert into trigger_run (run_id, package_key, trigger_key, open_at_ms)
+select
+  a.run_id,
+  m.package_key,
+  m.trigger_key,
+  :now_ms
+from temp.admission as a
+cross join trigger_run as m on m.run_id = a.retry_of_run_id
 where a.outcome = 'created';
 
 select
