@@ -6692,29 +6692,29 @@ CREATE VIEW ql.dispatch_effect AS
                     NULL::text AS from_status,
                     'workflow.task_dispatch_leased'::text AS event_type
                 UNION ALL
-                 SELECT 'released'::text,
-                    1,
-                    'lease'::text,
-                    NULL::text,
-                    'workflow.task_dispatch_released'::text
+                 SELECT 'released'::text AS turn,
+                    1 AS part,
+                    'lease'::text AS entity,
+                    NULL::text AS from_status,
+                    'workflow.task_dispatch_released'::text AS event_type
                 UNION ALL
-                 SELECT 'starting'::text,
-                    1,
-                    'attempt'::text,
-                    'claimed'::text,
-                    'workflow.task_attempt.starting'::text
+                 SELECT 'starting'::text AS turn,
+                    1 AS part,
+                    'attempt'::text AS entity,
+                    'claimed'::text AS from_status,
+                    'workflow.task_attempt.starting'::text AS event_type
                 UNION ALL
-                 SELECT 'running'::text,
-                    1,
-                    'attempt'::text,
-                    'starting'::text,
-                    'workflow.task_attempt.running'::text
+                 SELECT 'running'::text AS turn,
+                    1 AS part,
+                    'attempt'::text AS entity,
+                    'starting'::text AS from_status,
+                    'workflow.task_attempt.running'::text AS event_type
                 UNION ALL
-                 SELECT 'running'::text,
-                    2,
-                    'step'::text,
-                    'ready'::text,
-                    'step.running'::text) b ON ((b.turn = w.turn)))
+                 SELECT 'running'::text AS turn,
+                    2 AS part,
+                    'step'::text AS entity,
+                    'ready'::text AS from_status,
+                    'step.running'::text AS event_type) b ON ((b.turn = w.turn)))
           WHERE (((w.epoch_stands = 1) OR (w.turn = 'released'::text)) AND (NOT ((w.turn = 'running'::text) AND (EXISTS ( SELECT 1
                    FROM ql.attempt_report q
                   WHERE ((q.run_id = w.run_id) AND (q.attempt_id = w.attempt_id) AND (q.fence = w.fence) AND (q.kind = 'ended'::text)))))))) e

@@ -1398,13 +1398,33 @@ from (
       cast(null as text) as from_status,
       'workflow.task_dispatch_leased' as event_type
     union all
-    select 'released', 1, 'lease', null, 'workflow.task_dispatch_released'
+    select
+      'released' as turn,
+      1 as part,
+      'lease' as entity,
+      null as from_status,
+      'workflow.task_dispatch_released' as event_type
     union all
-    select 'starting', 1, 'attempt', 'claimed', 'workflow.task_attempt.starting'
+    select
+      'starting' as turn,
+      1 as part,
+      'attempt' as entity,
+      'claimed' as from_status,
+      'workflow.task_attempt.starting' as event_type
     union all
-    select 'running', 1, 'attempt', 'starting', 'workflow.task_attempt.running'
+    select
+      'running' as turn,
+      1 as part,
+      'attempt' as entity,
+      'starting' as from_status,
+      'workflow.task_attempt.running' as event_type
     union all
-    select 'running', 2, 'step', 'ready', 'step.running'
+    select
+      'running' as turn,
+      2 as part,
+      'step' as entity,
+      'ready' as from_status,
+      'step.running' as event_type
   ) as b on b.turn = w.turn
   where (w.epoch_stands = 1 or w.turn = 'released')
     and not (

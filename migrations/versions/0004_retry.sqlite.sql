@@ -843,7 +843,7 @@ from (
     ) = 'running'
 ) as e;
 
--- from sql/decision/dispatch.sql sha256 5d808487099b9660d1062a9d534c02ef78149b648de6facf814b5c84136064bd
+-- from sql/decision/dispatch.sql sha256 cdcf79ba840a88f97680d4a08f369493c2457a9179bd28d79b8dcc0156af03f1
 -- DISPATCH — what an offer, a starting ACK and a running ACK do (DOMAIN §3.5, DESIGN §5).
 -- An offer takes the lease of a claimed attempt. The starting ACK is the start barrier; under an
 -- intent it is refused, and the lease goes back because nothing has started. The running ACK counts
@@ -948,13 +948,33 @@ from (
       cast(null as text) as from_status,
       'workflow.task_dispatch_leased' as event_type
     union all
-    select 'released', 1, 'lease', null, 'workflow.task_dispatch_released'
+    select
+      'released' as turn,
+      1 as part,
+      'lease' as entity,
+      null as from_status,
+      'workflow.task_dispatch_released' as event_type
     union all
-    select 'starting', 1, 'attempt', 'claimed', 'workflow.task_attempt.starting'
+    select
+      'starting' as turn,
+      1 as part,
+      'attempt' as entity,
+      'claimed' as from_status,
+      'workflow.task_attempt.starting' as event_type
     union all
-    select 'running', 1, 'attempt', 'starting', 'workflow.task_attempt.running'
+    select
+      'running' as turn,
+      1 as part,
+      'attempt' as entity,
+      'starting' as from_status,
+      'workflow.task_attempt.running' as event_type
     union all
-    select 'running', 2, 'step', 'ready', 'step.running'
+    select
+      'running' as turn,
+      2 as part,
+      'step' as entity,
+      'ready' as from_status,
+      'step.running' as event_type
   ) as b on b.turn = w.turn
   where (w.epoch_stands = 1 or w.turn = 'released')
     and not (
