@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--quick", action="store_true", help="every check once, some 11 minutes")
+    made.add_argument("--quick", action="store_true", help="every check once, some 25 minutes")
     made.add_argument("--minutes", type=minutes, default=60.0, metavar="N",
                       help="how long in all, about (default 60; not with --quick)")  # fmt: skip
     made.add_argument("--seed", type=int, metavar="S", help="what random choices come from")
