@@ -1,5 +1,6 @@
 """The workers' wire: what SQL knows, what the document says and what is checked are the same."""
 
+import copy
 import json
 from typing import Any
 
@@ -176,17 +177,18 @@ def _spoil(data: st.DataObject, body: Any) -> None:
         inner = one.values() if isinstance(one, dict) else one
         places += [it for it in inner if isinstance(it, dict | list)]
     place = data.draw(st.sampled_from(places))
+    odd = copy.deepcopy(data.draw(ODD))  # it may be spoiled in turn, and is drawn again
     keys = list(place) if isinstance(place, dict) else list(range(len(place)))
     what = data.draw(st.sampled_from(["change", "take", "add"]))
     if what == "add" or not keys:
         if isinstance(place, dict):
-            place[data.draw(st.sampled_from(["x", "worker_id", "commands", ""]))] = data.draw(ODD)
+            place[data.draw(st.sampled_from(["x", "worker_id", "commands", ""]))] = odd
         else:
-            place.append(data.draw(ODD))
+            place.append(odd)
     elif what == "take":
         del place[data.draw(st.sampled_from(keys))]
     else:
-        place[data.draw(st.sampled_from(keys))] = data.draw(ODD)
+        place[data.draw(st.sampled_from(keys))] = odd
 
 
 @pytest.mark.parametrize(
