@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from qinglong_sql.cli.alone import openers
 from qinglong_sql.cli.options import state_folder
+from qinglong_sql.listing import listed
 from qinglong_sql.store import open_store, snapshot
 from qinglong_sql.store.sqlite import Profile, SqliteStore
 from qinglong_sql.workplace import take_lock
@@ -239,7 +241,9 @@ def test_a_database_that_cannot_be_read_is_replaced(shell: Shell, file: Path) ->
     file.write_bytes(os.urandom(20_000))
     Path(f"{file}-wal").write_bytes(os.urandom(20_000))
     Path(f"{file}-journal").write_bytes(os.urandom(20_000))
-    row = json.loads(shell("restore", "copy.db", "--yes", "--json").stdout)
+    done = shell("restore", "copy.db", "--yes", "--json")
+    assert done.returncode == 0, done
+    row = json.loads(done.stdout)
     assert runs_in(file) == set(runs)
     for end in ("", "-wal", "-journal"):
         assert Path(row["kept"] + end).stat().st_size == 20_000
@@ -390,3 +394,17 @@ def test_a_restore_that_is_killed_anywhere_leaves_a_whole_database(
     assert seen[-1] and seen.count(False) >= 4 and seen.count(True) >= 2, seen
     assert shell("backup", "again.db").returncode == 0
     shutil.rmtree(state_folder(shell.dsn))
+
+
+def test_processes_that_end_meanwhile_keep_nobody_from_looking(file: Path) -> None:
+    """Who has a file open is asked of /proc, out of which folders vanish all the time."""
+    with (
+        file.open("rb"),
+        subprocess.Popen(["sh", "-c", "while :; do true | true | true; done"]) as busy,
+    ):
+        try:
+            for _ in range(150):
+                assert openers(file) == []
+        finally:
+            busy.kill()
+    assert openers(file.with_name("none")) == [] == listed(file.with_name("none"))

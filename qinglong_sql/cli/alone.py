@@ -12,6 +12,7 @@ from qinglong_sql import door
 from qinglong_sql.cli.exits import Refused
 from qinglong_sql.cli.options import same_dsn, state_folder
 from qinglong_sql.cli.words import now_ms
+from qinglong_sql.listing import listed
 from qinglong_sql.store import SQLITE, Span, Store
 
 WORKER, EDGE = "worker.lock", "edge.lock"
@@ -175,11 +176,11 @@ def openers(path: Path) -> list[int]:
     except FileNotFoundError:
         return []
     found = set()
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):  # another user's, or gone meanwhile
-            seen = entry.stat()
-            if (seen.st_dev, seen.st_ino) == (wanted.st_dev, wanted.st_ino):
-                found.add(int(entry.parts[2]))
+    for process in listed(Path("/proc")):
+        for entry in listed(process / "fd") if process.name.isdecimal() else ():
+            with suppress(OSError):  # another user's, or gone meanwhile
+                if os.path.samestat(entry.stat(), wanted):
+                    found.add(int(process.name))
     return sorted(found - {os.getpid()})
 
 

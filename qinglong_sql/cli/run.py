@@ -30,6 +30,7 @@ from qinglong_sql.cli.session import LEAVE_WITHIN_S, Session
 from qinglong_sql.cli.steps import by_run, step_table, why
 from qinglong_sql.cli.words import Row, coloured, complain, hush, print_json, say, span
 from qinglong_sql.evidence import RecordBroken, read_journal
+from qinglong_sql.listing import listed
 from qinglong_sql.store import Store
 from qinglong_sql.worker import Worker
 
@@ -157,11 +158,12 @@ def own_worker(store: Store, folder: Path, *, run_id: str, **options: Any) -> Wo
 def numbers_of(folder: Path, run_id: str) -> list[int]:
     """The folders in which executions of a run were journaled, by number."""
     found = set()
-    for journal in folder.glob("[0-9]*/exec/*/journal.json"):
-        with suppress(OSError, RecordBroken):  # one that goes meanwhile, or is broken
-            record = read_journal(journal.parent)
-            if record is not None and record.get("run_id") == run_id:
-                found.add(int(journal.parts[-4]))
+    for place in listed(folder):
+        for execution in listed(place / "exec") if place.name.isdecimal() else ():
+            with suppress(OSError, RecordBroken):  # one that goes meanwhile, or is broken
+                record = read_journal(execution)
+                if record is not None and record.get("run_id") == run_id:
+                    found.add(int(place.name))
     return sorted(found)
 
 
