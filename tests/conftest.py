@@ -8,6 +8,8 @@
 | `sqlite_dsn` | a fresh SQLite file with the schema |
 | `engine` | tests.engines.Engine, once for SQLite and once for PostgreSQL |
 | `store`, `clock` | an open store on that, and its time, which stands until the test moves it |
+| `site`, `place` | tests.site.Site, a place for workers: on SQLite; once on each engine |
+| `ingress_site` | tests.doors_remote.Site: an ingress of the module, its log empty |
 
 `--pgbouncer` leads the product's connections through one in transaction mode (tests/pgbouncer.py).
 `--postgres 18|15|all` chooses the servers; without it, the first that is found, and every one that
@@ -29,6 +31,7 @@ from tests import coverage, engines, pgbouncer
 from tests.binaries import find
 from tests.engines import Engine
 from tests.server import Server, start, stop
+from tests.site import Site, opened
 from tests.stores import FakeClock, ServerClock, store_on
 
 ServerOf = Callable[[int], Server]
@@ -246,3 +249,35 @@ def store(engine: Engine, clock: FakeClock) -> Iterator[Store]:
     store = store_on(engine, clock)
     yield store
     store.close()
+
+
+@pytest.fixture
+def site(sqlite_dsn: str, tmp_path: Path) -> Iterator[Site]:
+    with opened(sqlite_dsn, tmp_path) as site:
+        yield site
+
+
+@pytest.fixture
+def place(engine: Engine, tmp_path: Path) -> Iterator[Site]:
+    """A site on SQLite, and one on PostgreSQL."""
+    with opened(engine.dsn, tmp_path) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def shared_ingress(
+    request: pytest.FixtureRequest, server_of: ServerOf, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """One ingress for all tests of a module that leave it as it was."""
+    from tests.doors_remote import site_on  # what it needs is much, and few need it
+
+    server = _server(None, request.config, server_of)
+    with site_on(server, tmp_path_factory.mktemp("ingress")) as site:
+        yield site
+
+
+@pytest.fixture
+def ingress_site(shared_ingress: Any) -> Any:
+    shared_ingress.out.seek(0)
+    shared_ingress.out.truncate()
+    return shared_ingress

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,11 @@ from qinglong_sql.apart import Apart, read_plain, remove, there
 from qinglong_sql.evidence import RecordBroken, read_receipt
 from qinglong_sql.holding import Held, held_of_journal
 from qinglong_sql.worker import Worker
-from tests.site import WORKER_PROGRAM, Site, descriptors, opened, running, wait
+from tests.site import WORKER_PROGRAM, Site, descriptors, running, wait
 
 ROOT = Path(__file__).parent.parent
 # Root may read everything; without these two it is a user like any other.
 AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if not os.getuid() else []
-
-
-@pytest.fixture
-def site(sqlite_dsn: str, tmp_path: Path) -> Iterator[Site]:
-    with opened(sqlite_dsn, tmp_path) as site:
-        yield site
 
 
 def beside(site: Site, deed: str) -> str:

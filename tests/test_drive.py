@@ -3,8 +3,6 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,22 +11,8 @@ from qinglong_sql.drive import drain, drive
 from qinglong_sql.errors import Conflict, NotReady
 from qinglong_sql.scheduler import EDGE, StageFailed
 from qinglong_sql.store import Store
-from tests.engines import Engine
-from tests.site import Site, opened
+from tests.site import Site
 from tests.wrapped import Wrapped
-
-
-@pytest.fixture
-def site(sqlite_dsn: str, tmp_path: Path) -> Iterator[Site]:
-    with opened(sqlite_dsn, tmp_path) as site:
-        yield site
-
-
-@pytest.fixture
-def place(engine: Engine, tmp_path: Path) -> Iterator[Site]:
-    """A site on SQLite, and one on PostgreSQL."""
-    with opened(engine.dsn, tmp_path) as site:
-        yield site
 
 
 class Failing(Wrapped):

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from qinglong_sql.store import Call, Contended, Store
 from qinglong_sql.store.sqlite import SqliteStore
 from qinglong_sql.worker import Worker
 from tests import acting
-from tests.site import Site, alive, opened, wait
+from tests.site import Site, alive, wait
 from tests.wrapped import Wrapped
 
 CHAIN = "one: {run: 'echo one >> witness'}\ntwo: {run: 'echo two >> witness', needs: [one]}"
@@ -33,12 +33,6 @@ WIDE = """
     d: {run: 'echo d >> witness', needs: [a, b]}
     e: {run: 'echo e >> witness', needs: [c, d]}
     """
-
-
-@pytest.fixture
-def site(sqlite_dsn: str, tmp_path: Path) -> Iterator[Site]:
-    with opened(sqlite_dsn, tmp_path) as site:
-        yield site
 
 
 def written(store: Store, work: Callable[[], object]) -> int:

@@ -2,7 +2,6 @@
 
 import ssl
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +10,12 @@ import pytest
 from qinglong_sql import ca
 from qinglong_sql.certificate import holder_of
 from qinglong_sql.tls import client_context
-from tests.conftest import ServerOf, _server
-from tests.doors_remote import Client, Site, site_on
-
-
-@pytest.fixture(scope="module")
-def shared(
-    request: pytest.FixtureRequest, server_of: ServerOf, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
-    """One ingress for all tests that leave it as it was."""
-    server = _server(None, request.config, server_of)
-    with site_on(server, tmp_path_factory.mktemp("ingress")) as site:
-        yield site
+from tests.doors_remote import Client, Site
 
 
 @pytest.fixture
-def site(shared: Site) -> Site:
-    shared.out.seek(0)
-    shared.out.truncate()
-    return shared
+def site(ingress_site: Site) -> Site:
+    return ingress_site
 
 
 def test_a_revoked_certificate_is_refused_on_a_connection_that_stands(site: Site) -> None:

@@ -11,30 +11,17 @@ from qinglong_sql import ingress_logs
 from qinglong_sql.store.postgres import PostgresStore
 from qinglong_sql.wire import LOG_BYTES
 from tests import acting
-from tests.conftest import ServerOf, _server
-from tests.doors_remote import Site, site_on
-
-
-@pytest.fixture(scope="module")
-def shared(
-    request: pytest.FixtureRequest, server_of: ServerOf, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
-    """One ingress for all tests that leave it as it was."""
-    server = _server(None, request.config, server_of)
-    with site_on(server, tmp_path_factory.mktemp("ingress")) as site:
-        yield site
+from tests.doors_remote import Site
 
 
 @pytest.fixture
-def site(shared: Site) -> Site:
-    shared.out.seek(0)
-    shared.out.truncate()
-    return shared
+def site(ingress_site: Site) -> Site:
+    return ingress_site
 
 
 @pytest.fixture(scope="module")
-def store(shared: Site) -> Iterator[PostgresStore]:
-    with closing(PostgresStore(shared.dsn)) as store:
+def store(shared_ingress: Site) -> Iterator[PostgresStore]:
+    with closing(PostgresStore(shared_ingress.dsn)) as store:
         yield store
 
 

@@ -13,17 +13,11 @@ from qinglong_sql import tending
 from qinglong_sql.port import Away, Shut
 from qinglong_sql.tending import Taken
 from qinglong_sql.worker import Worker
-from tests.site import Site, alive, opened, wait
+from tests.site import Site, alive, wait
 from tests.tended import Near, Tended
 
 Make = Callable[..., Tended]
 LONG = 'one: {run: "echo $QL_ATTEMPT >> witness; echo $$ > pid; exec sleep 60"}'
-
-
-@pytest.fixture
-def site(sqlite_dsn: str, tmp_path: Path) -> Iterator[Site]:
-    with opened(sqlite_dsn, tmp_path) as site:
-        yield site
 
 
 @pytest.fixture

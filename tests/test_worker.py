@@ -3,30 +3,13 @@
 import json
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from qinglong_sql.execution import Execution, boottime_ms
 from qinglong_sql.limits import OUTPUT_BYTES
-from tests.engines import Engine
-from tests.site import Site, alive, opened, running, wait
+from tests.site import Site, alive, running, wait
 from tests.wrapped import Before
-
-
-@pytest.fixture
-def site(sqlite_dsn: str, tmp_path: Path) -> Iterator[Site]:
-    with opened(sqlite_dsn, tmp_path) as site:
-        yield site
-
-
-@pytest.fixture
-def place(engine: Engine, tmp_path: Path) -> Iterator[Site]:
-    """A site on SQLite, and one on PostgreSQL."""
-    with opened(engine.dsn, tmp_path) as site:
-        yield site
-
 
 # --- what an execution is given, and what it gives back
 

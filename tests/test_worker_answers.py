@@ -1,27 +1,11 @@
 """Answers that a worker does not get: it asks again, and nothing runs twice or too early."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.engines import Engine
-from tests.site import Site, opened
+from tests.site import Site
 from tests.wrapped import Forgetful, Wrapped
-
-
-@pytest.fixture
-def site(sqlite_dsn: str, tmp_path: Path) -> Iterator[Site]:
-    with opened(sqlite_dsn, tmp_path) as site:
-        yield site
-
-
-@pytest.fixture
-def place(engine: Engine, tmp_path: Path) -> Iterator[Site]:
-    """A site on SQLite, and one on PostgreSQL."""
-    with opened(engine.dsn, tmp_path) as site:
-        yield site
 
 
 @pytest.mark.parametrize(

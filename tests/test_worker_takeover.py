@@ -3,31 +3,15 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from qinglong_sql.execution import read_journal, write_journal
-from tests.engines import Engine
-from tests.site import PATIENCE_S, Site, alive, kill_all_of, opened, processes_of, running, wait
+from tests.site import PATIENCE_S, Site, alive, kill_all_of, processes_of, running, wait
 from tests.wrapped import Forgetful, Unsent
 
 ONCE = 'extract: {run: "echo $QL_ATTEMPT >> witness; echo $$ > pid; exec sleep 60"}'
-
-
-@pytest.fixture
-def site(sqlite_dsn: str, tmp_path: Path) -> Iterator[Site]:
-    with opened(sqlite_dsn, tmp_path) as site:
-        yield site
-
-
-@pytest.fixture
-def place(engine: Engine, tmp_path: Path) -> Iterator[Site]:
-    """A site on SQLite, and one on PostgreSQL."""
-    with opened(engine.dsn, tmp_path) as site:
-        yield site
 
 
 def test_one_process_at_a_time_is_the_worker_of_a_folder(site: Site) -> None:
