@@ -14,11 +14,14 @@ import pytest
 
 from qinglong_sql import migrate
 from qinglong_sql.errors import NotReady
+from qinglong_sql.store.postgres import PostgresStore
 from scripts import freeze, frozen, golden
 from tests import engines
 from tests.catalog import catalog
 from tests.engines import NEWEST
 from tests.server import SQL_ROOT, Server, dsn, tool
+from tests.shell import Shell
+from tests.upgrading import roles
 
 pytestmark = pytest.mark.all_versions
 Make = Callable[[], str]
@@ -260,3 +263,31 @@ def test_statements_keep_triggers_whole_and_drop_bare_comments() -> None:
     assert found[1].endswith("select 2;\nend;")
     with pytest.raises(ValueError, match="without an end"):
         list(migrate.statements("create table t (a text)"))
+
+
+def test_the_script_begins_where_the_database_stands(tmp_path: Path) -> None:
+    """`migrate --sql --from`: what a change ticket holds when there is a database already."""
+    shell = Shell(tmp_path, "postgresql://nobody@127.0.0.1:1/nothing")  # it connects nowhere
+    whole, rest = shell("migrate", "--sql"), shell("migrate", "--sql", "--from", "0003")
+    assert (whole.returncode, rest.returncode) == (0, 0), rest
+    assert "create table ql.run (" in whole.stdout and "create table ql.run (" not in rest.stdout
+    assert "version_num='0004'" in rest.stdout and "version_num='0003'" not in rest.stdout
+    only = shell("migrate", "--sql", "--from", "0002", "--to", "0003").stdout
+    assert "version_num='0003'" in only and "version_num='0004'" not in only
+    for words, said in (
+        (("--from", "0003"), "--from goes with --sql"),
+        (("--sql", "--from", "0002", "--to", "0001"), "a later revision in --to"),
+        (("--sql", "--from", "0009"), "nothing is printed from '0009'"),
+    ):
+        done = shell("migrate", *words)
+        assert done.returncode == 5 and said in " ".join(done.stderr.split()), done
+
+
+def test_a_schema_that_is_too_old_is_told_with_its_revision(
+    empty_dsn: str, postgres_server: Server
+) -> None:
+    roles(postgres_server, empty_dsn)
+    migrate.upgrade(empty_dsn, "0001")
+    with closing(PostgresStore(empty_dsn)) as store:
+        with pytest.raises(NotReady, match=r"stands at revision 0001 and lacks \d+ of \d+ steps"):
+            store.check()
